@@ -1,0 +1,2 @@
+#![forbid(unsafe_code)]
+//! The core loop's parts: mailboxes, wake-ups, timers, idling.

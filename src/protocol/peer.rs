@@ -1,0 +1,2 @@
+#![forbid(unsafe_code)]
+//! Links: admission, lanes, liveness, reconnection.

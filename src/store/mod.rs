@@ -1,0 +1,2 @@
+#![forbid(unsafe_code)]
+//! Records, leases and generation blocks above the Location Store, and the providers.

@@ -1,0 +1,2 @@
+#![forbid(unsafe_code)]
+//! Link frame and records: borrowed decode, sized encode.

@@ -1,0 +1,4 @@
+//! The `homing` command.
+#![forbid(unsafe_code)]
+
+fn main() {}
