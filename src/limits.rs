@@ -25,6 +25,10 @@ pub const MAX_MAX_FRAME_BYTES: u32 = 1 << 30;
 pub const MAX_LANES: u16 = 16;
 /// Cores per node at most.
 pub const MAX_CORES: u16 = 256;
+/// Routes the cache holds.
+pub const DEFAULT_ROUTE_CACHE_CAPACITY: usize = 65_536;
+/// Bytes of operations a core keeps waiting (resolving, for a link, for credit) at most.
+pub const WAITING_BUDGET_BYTES: u64 = 64 << 20;
 /// Bytes of credit a receiver grants per lane.
 pub const LANE_WINDOW_BYTES: u32 = 1 << 20;
 /// The share of a lane's window, or of a core's budget, one object may hold: 1/4.
