@@ -12,6 +12,7 @@ pub mod wire;
 
 pub mod env;
 
+pub mod route;
 pub mod store;
 
 pub mod protocol;
