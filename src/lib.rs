@@ -13,6 +13,7 @@ pub mod wire;
 
 pub mod env;
 
+pub mod route;
 pub mod store;
 
 pub mod protocol;
