@@ -504,9 +504,11 @@ impl fmt::Display for ObjectKey {
 /// A map whose hasher is seeded by us and not by the process: two runs of the simulator
 /// with one seed walk it in the same order. The keys of such maps are hashed ids, fences or
 /// numbers of our own, never raw bytes of a peer's choice.
+#[allow(clippy::disallowed_types)] // the hasher is fixed
 pub type FixedMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::FixedState>;
 
 /// A set with the hasher of [`FixedMap`].
+#[allow(clippy::disallowed_types)] // the hasher is fixed
 pub type FixedSet<K> = std::collections::HashSet<K, foldhash::fast::FixedState>;
 
 /// One incarnation of an Actor and where it was seen: what control operations name (R2.6-2).
