@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::oneshot::{Abandoned, Settler};
-use crate::env::StoreAnswer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{
     ActorId, ActorRef, Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey,
-    OperationId,
+    OperationId, OwnerLeaseGeneration,
 };
 use crate::object::{Metadata, Payload};
 use crate::protocol::peer::{LinkId, LinkInfo, PeerDescriptor};
@@ -149,6 +148,12 @@ pub(crate) struct CreateCall {
     pub(crate) waiter: CreateWaiter,
 }
 
+/// A node as the background scan saw it.
+pub(crate) struct NodeSeen {
+    pub(crate) entry: NodeEntry,
+    pub(crate) actor_types: Arc<[String]>,
+}
+
 /// What cores of a node and its application threads send each other.
 pub(crate) enum Mail {
     /// To the home core of the operation's key.
@@ -171,18 +176,22 @@ pub(crate) enum Mail {
     Need(Box<PeerDescriptor>),
     /// To all: there is no link to this node for now.
     NeedFailed { rid: NodeRid, node_generation: NodeGeneration, text: Arc<str> },
+    /// To all: a peer was admitted; its lanes follow.
+    LinkAdmitted { link: LinkId, info: Arc<LinkInfo> },
     /// To all: a link is up.
-    LinkUp { link: LinkId, info: Arc<LinkInfo> },
+    LinkUp { link: LinkId },
     /// To all: a link is being closed; forget it, close its lanes.
     LinkClose { link: LinkId, reason: Arc<str> },
     /// To core 0: a lane broke.
-    LaneLost { link: LinkId, lane: u16, reason: String, is_violation: bool },
+    LaneLost { link: LinkId, lane: u16, reason: String },
     /// To core 0: a lane's stream is closed after `LinkClose`.
     LaneClosed { link: LinkId, lane: u16 },
-    /// To all: what is known about nodes.
-    Nodes(Arc<[NodeEntry]>),
+    /// To all: nodes that were seen in the Store.
+    Nodes(Arc<[NodeSeen]>),
+    /// To all: a node's descriptor is gone.
+    NodeGone { rid: NodeRid },
     /// To all: a peer announced its renewed lease.
-    LeaseRenewed { rid: NodeRid, lease_generation: u64, deadline: Nanos },
+    LeaseRenewed { rid: NodeRid, lease_generation: OwnerLeaseGeneration, deadline: Nanos },
     /// To all: the Store answers again after failures.
     StoreRecovered,
     /// To all: the own lease is lost for good.
@@ -195,8 +204,8 @@ pub(crate) enum Mail {
     Find { key: ObjectKey, timeout: Duration, slot: Settler<Result<Option<ActorRef>>> },
     /// To all: new cache age and follow duration.
     Configure { route_cache_max_age: Duration, message_follow_duration: Duration },
-    /// To all: stop taking in, end what is pending by then.
+    /// To all: stop taking in, end what is pending by then; `Stopped` says that it is done.
     Shutdown { deadline_in: Duration, slot: Settler<()> },
-    /// The answer to a Store call that another part made for this core.
-    StoreAnswered { token: u64, answer: StoreAnswer },
+    /// To all: end at once.
+    Stop,
 }

@@ -1,0 +1,508 @@
+#![forbid(unsafe_code)]
+//! What a core asks the Location Store, and what it makes of the answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Core;
+use crate::env::{Env, StoreAnswer, StoreOp};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{ActorRef, NodeRid, ObjectKey, OperationId, StoreVersion};
+use crate::location::{Batch, BatchOutcome, Cursor, ReadAnswer, Record, ScanPage, StoreError};
+use crate::node::counters::Counter;
+use crate::node::operation::{Mail, NodeSeen};
+use crate::protocol::peer::{PeerDescriptor, PeerEvent, PeerIdentity};
+use crate::protocol::resolve::{
+    ClearOutcome, Effect, Event, LeaseSight, OwnerIdentity, OwnerSight, ReadId, RowState, RowView,
+};
+use crate::route::{NodeEntry, Resolution};
+use crate::store::records::{
+    self, Authority, AuthorityState, DeadOwner, LeaseRecord, NodeDescriptor, OwnerRecord,
+};
+use crate::time::Nanos;
+
+/// Nodes of one page of the background scan.
+const NODES_PER_PAGE: usize = 128;
+
+/// What a Store call is for.
+pub(super) enum StoreUse {
+    /// The authority row of an id, for the resolver.
+    Row { key: ObjectKey, read: ReadId },
+    /// The owner's lease, descriptor and owner record, for the resolver.
+    Owner { key: ObjectKey, read: ReadId, owner: OwnerIdentity, sent: Nanos },
+    /// The deletion of a dead creator's row.
+    Clear { key: ObjectKey, read: ReadId },
+    /// The authority row of an id, for an application thread.
+    Find { key: ObjectKey, slot: crate::node::oneshot::Settler<Result<Option<ActorRef>>> },
+    /// A step of the creation or destruction of an id.
+    Creation(super::creation::StoreStep),
+    /// A block of generations.
+    Generations,
+    /// A page of node descriptors, in the background.
+    Nodes,
+    /// The leases of the nodes of a page.
+    Leases { page: Vec<NodeDescriptor>, sent: Nanos, next: Option<Cursor> },
+}
+
+/// What a Creating row and its owner looked like, for the batch that may clear it.
+pub(super) struct CreatingRow {
+    row: Authority,
+    version: StoreVersion,
+    dead: Option<DeadOwner>,
+}
+
+/// The background look at who is there. Core 0 only.
+#[derive(Default)]
+pub(super) struct NodeScan {
+    pub(super) due: Nanos,
+    is_out: bool,
+    /// Seen in the scan that is running, and in the one before.
+    seen: BTreeMap<NodeRid, PeerIdentity>,
+    before: BTreeMap<NodeRid, PeerIdentity>,
+}
+
+/// An authority row as the resolver and the creation machine see it.
+pub(super) fn row_view(row: &Authority, version: StoreVersion) -> RowView {
+    // A Ready row names no attempt; its incarnation, which no other attempt has, stands for it.
+    let (state, attempt) = match row.state {
+        AuthorityState::Creating { attempt } => (RowState::Creating, attempt),
+        AuthorityState::Ready => (RowState::Ready, row.object_generation.get().into()),
+    };
+    let attempt = OperationId::new(attempt).unwrap_or(OperationId::MIN);
+    RowView {
+        state,
+        version,
+        object_generation: row.object_generation,
+        authority_owner_generation: row.authority_owner_generation,
+        owner: OwnerIdentity {
+            rid: row.rid.clone(),
+            node_generation: row.node_generation,
+            lease_generation: row.owner_lease_generation,
+        },
+        mesh: row.mesh.clone(),
+        type_name: row.type_name.as_str().into(),
+        attempt,
+    }
+}
+
+/// What a read of one authority row says.
+fn row_of(key: &ObjectKey, answer: &ReadAnswer) -> Result<Option<(Authority, StoreVersion)>> {
+    let Some(Some(record)) = answer.records.first() else { return Ok(None) };
+    let name = records::authority_key(key.kind(), key.id());
+    Ok(Some((Authority::decode(&name, &record.value)?, record.version)))
+}
+
+/// The error of a Store call that gave no answer.
+pub(super) fn store_error(e: &StoreError) -> Error {
+    Error::unavailable(e.to_string())
+}
+
+fn wrong_answer() -> Error {
+    Error::internal("the Store answered another kind of call")
+}
+
+impl<E: Env<Mail = Mail>> Core<E> {
+    /// Starts a Store call; its answer comes to `on_store_answer`.
+    pub(super) fn store_call(&mut self, env: &mut E, op: StoreOp, budget: Duration, used: StoreUse) -> u64 {
+        match &op {
+            StoreOp::Read(keys) => self.count(Counter::StoreReads, keys.len() as u64),
+            StoreOp::Commit(_) => self.count(Counter::StoreCommits, 1),
+            StoreOp::Scan { .. } => self.count(Counter::StoreReads, 1),
+        }
+        self.next_store_token += 1;
+        let token = self.next_store_token;
+        self.store_uses.insert(token, used);
+        env.store(token, op, budget);
+        token
+    }
+
+    pub(super) fn on_store_answer(&mut self, env: &mut E, token: u64, answer: StoreAnswer) {
+        let failed = matches!(answer, StoreAnswer::Failed(_));
+        if failed {
+            self.count(Counter::StoreFailures, 1);
+        } else if self.is_store_failing {
+            // R2.2-4: the Store answers again; what was cached before may be out of date.
+            self.broadcast(env, || Mail::StoreRecovered);
+        }
+        self.is_store_failing = failed;
+        match self.store_uses.remove(&token) {
+            None => {}
+            Some(StoreUse::Row { key, read }) => self.on_row(env, key, read, answer),
+            Some(StoreUse::Owner { key, read, owner, sent }) => {
+                self.on_owner(env, key, read, &owner, sent, answer);
+            }
+            Some(StoreUse::Clear { key, read }) => {
+                let outcome = match answer {
+                    StoreAnswer::Commit(BatchOutcome::Committed(_)) => ClearOutcome::Committed,
+                    StoreAnswer::Commit(BatchOutcome::Conflict { .. }) => ClearOutcome::Conflict,
+                    StoreAnswer::Failed(StoreError::Unknown(_)) => ClearOutcome::Unknown,
+                    StoreAnswer::Failed(e) => ClearOutcome::Failed(store_error(&e)),
+                    _ => ClearOutcome::Failed(wrong_answer()),
+                };
+                self.creating_rows.remove(&key);
+                self.step_resolver(env, Event::Cleared { key, read, outcome });
+            }
+            Some(StoreUse::Find { key, slot }) => {
+                slot.settle(found(&key, answer));
+            }
+            Some(StoreUse::Creation(step)) => self.on_creation_store(env, step, answer),
+            Some(StoreUse::Generations) => {
+                if let Err(e) = self.generations.on_answer(answer) {
+                    tracing::warn!(error = %e, "no block of generations");
+                }
+                self.refill_generations(env);
+                self.on_generations(env);
+            }
+            Some(StoreUse::Nodes) => self.on_nodes_page(env, answer),
+            Some(StoreUse::Leases { page, sent, next }) => {
+                self.on_leases_page(env, page, sent, next, answer);
+            }
+        }
+    }
+
+    /// Fetches the next block of generations when it is time.
+    pub(super) fn refill_generations(&mut self, env: &mut E) {
+        if let Some(op) = self.generations.store_op() {
+            let budget = self.shared.settings.store_timeout;
+            self.store_call(env, op, budget, StoreUse::Generations);
+        }
+    }
+
+    /// Gives the resolver an event and carries out what it wants.
+    pub(super) fn step_resolver(&mut self, env: &mut E, event: Event) {
+        let mut effects = Vec::new();
+        self.resolver.handle(event, self.now, &mut effects);
+        for effect in effects {
+            self.do_resolve_effect(env, effect);
+        }
+    }
+
+    fn do_resolve_effect(&mut self, env: &mut E, effect: Effect) {
+        match effect {
+            Effect::Read { key, read, until } => {
+                let op = StoreOp::Read(vec![records::authority_key(key.kind(), key.id())]);
+                self.store_call(env, op, until.since(self.now), StoreUse::Row { key, read });
+            }
+            Effect::ReadOwner { key, read, owner, until } => {
+                let rid = &owner.rid;
+                let keys =
+                    vec![records::lease_key(rid), records::node_key(rid), records::owner_key(rid)];
+                let used = StoreUse::Owner { key, read, owner, sent: self.now };
+                self.store_call(env, StoreOp::Read(keys), until.since(self.now), used);
+            }
+            Effect::Clear { key, read, row, until } => {
+                let batch = self.clear_batch(&key, &row);
+                match batch {
+                    Some(batch) => {
+                        let used = StoreUse::Clear { key, read };
+                        self.store_call(env, StoreOp::Commit(batch), until.since(self.now), used);
+                    }
+                    None => {
+                        let outcome = ClearOutcome::Conflict;
+                        self.step_resolver(env, Event::Cleared { key, read, outcome });
+                    }
+                }
+            }
+            Effect::Insert(route) => {
+                self.routes.insert(route, self.now);
+            }
+            Effect::Resolved { key, waiters, answer } => {
+                let mut parked = Vec::with_capacity(waiters.len());
+                for waiter in waiters {
+                    match self.resolve_calls.remove(&waiter) {
+                        Some(slot) => {
+                            slot.settle(answer.resolution());
+                        }
+                        None => parked.push(waiter),
+                    }
+                }
+                if !parked.is_empty() {
+                    self.on_resolved(env, &key, &parked, &answer);
+                }
+            }
+            Effect::Ended { key, waiter, error } => match self.resolve_calls.remove(&waiter) {
+                Some(slot) => {
+                    slot.settle(Resolution::StoreFailure(error));
+                }
+                None => self.on_resolve_ended(env, &key, waiter, error),
+            },
+        }
+    }
+
+    /// The batch that clears a dead creator's row, when the row and the owner are as they were read.
+    fn clear_batch(&self, key: &ObjectKey, row: &RowView) -> Option<Batch> {
+        let seen = self.creating_rows.get(key).filter(|seen| seen.version == row.version)?;
+        let name = records::authority_key(key.kind(), key.id());
+        Some(records::clear_dead_creating(name, &seen.row, seen.version, seen.dead?))
+    }
+
+    fn on_row(&mut self, env: &mut E, key: ObjectKey, read: ReadId, answer: StoreAnswer) {
+        let row = match answer {
+            StoreAnswer::Read(answer) => row_of(&key, &answer),
+            StoreAnswer::Failed(e) => Err(store_error(&e)),
+            _ => Err(wrong_answer()),
+        };
+        self.creating_rows.remove(&key);
+        let mut owner = None;
+        let row = row.map(|row| {
+            row.map(|(row, version)| {
+                let view = row_view(&row, version);
+                // A Creating row is decided by what the Store says of its owner now.
+                if matches!(row.state, AuthorityState::Creating { .. }) {
+                    let seen = CreatingRow { row, version, dead: None };
+                    self.creating_rows.insert(key.clone(), seen);
+                } else {
+                    owner = self.known_owner(&view.owner);
+                }
+                view
+            })
+        });
+        if let Ok(Some(view)) = &row {
+            self.routes.see_version(&key, view.version);
+        }
+        self.step_resolver(env, Event::RowAnswered { key, read, row, owner });
+    }
+
+    /// What the node table knows about an owner whose lease stands.
+    fn known_owner(&self, owner: &OwnerIdentity) -> Option<OwnerSight> {
+        if owner.rid == self.shared.settings.rid {
+            return None;
+        }
+        let entry = self.routes.nodes().get_exact(&owner.rid, owner.node_generation)?;
+        let stands = entry.lease_generation == owner.lease_generation && entry.is_alive(self.now);
+        stands.then_some(OwnerSight {
+            lease: LeaseSight::Held {
+                lease_generation: entry.lease_generation,
+                admission_deadline: entry.admission_deadline,
+            },
+            descriptor: Some(entry.node_generation),
+        })
+    }
+
+    fn on_owner(
+        &mut self,
+        env: &mut E,
+        key: ObjectKey,
+        read: ReadId,
+        owner: &OwnerIdentity,
+        sent: Nanos,
+        answer: StoreAnswer,
+    ) {
+        let sight = match answer {
+            StoreAnswer::Read(answer) => self.owner_sight(&key, owner, sent, &answer),
+            StoreAnswer::Failed(e) => Err(store_error(&e)),
+            _ => Err(wrong_answer()),
+        };
+        self.step_resolver(env, Event::OwnerAnswered { key, read, owner: sight });
+    }
+
+    fn owner_sight(
+        &mut self,
+        key: &ObjectKey,
+        owner: &OwnerIdentity,
+        sent: Nanos,
+        answer: &ReadAnswer,
+    ) -> Result<OwnerSight> {
+        let record = |at: usize| answer.records.get(at).and_then(Option::as_ref);
+        let rid = &owner.rid;
+        let lease = record(0).map(|r| read_lease(rid, r)).transpose()?;
+        let descriptor = record(1)
+            .map(|r| NodeDescriptor::decode(&records::node_key(rid), &r.value))
+            .transpose()?;
+        let owner_record = record(2)
+            .map(|r| {
+                OwnerRecord::decode(&records::owner_key(rid), &r.value).map(|o| (o, r.version))
+            })
+            .transpose()?;
+        if let Some(seen) = self.creating_rows.get_mut(key) {
+            let owner = owner_record.as_ref().map(|(record, version)| (record, *version));
+            seen.dead = DeadOwner::of(&seen.row, owner, lease.is_some());
+        }
+        if let (Some((lease, ttl)), Some(descriptor)) = (&lease, &descriptor) {
+            self.routes.see_node(node_entry(descriptor, lease, *ttl, sent));
+        }
+        Ok(OwnerSight {
+            lease: match &lease {
+                None => LeaseSight::Absent,
+                Some((lease, ttl)) => LeaseSight::Held {
+                    lease_generation: lease.owner_lease_generation,
+                    admission_deadline: LeaseRecord::admission_deadline(sent, *ttl),
+                },
+            },
+            descriptor: descriptor.map(|d| d.node_generation),
+        })
+    }
+
+    /// Reads an authority row for an application thread.
+    pub(super) fn start_find(
+        &mut self,
+        env: &mut E,
+        key: ObjectKey,
+        timeout: Duration,
+        slot: crate::node::oneshot::Settler<Result<Option<ActorRef>>>,
+    ) {
+        let op = StoreOp::Read(vec![records::authority_key(key.kind(), key.id())]);
+        let budget = timeout.min(self.shared.settings.store_timeout);
+        let token = self.store_call(env, op, budget, StoreUse::Find { key, slot });
+        self.set_timer(self.now + budget, super::Timer::Store(token));
+    }
+
+    /// A Store call that has its own timer took too long.
+    pub(super) fn expire_store(&mut self, env: &mut E, token: u64) {
+        match self.store_uses.remove(&token) {
+            Some(StoreUse::Find { key, slot }) => {
+                let text = format!("{key}: the Location Store did not answer in time");
+                slot.settle(Err(Error::unavailable(text)));
+            }
+            Some(StoreUse::Creation(step)) => {
+                let late = StoreError::Unknown("no answer in time".into());
+                self.on_creation_store(env, step, StoreAnswer::Failed(late));
+            }
+            Some(StoreUse::Nodes | StoreUse::Leases { .. }) => self.end_node_scan(env, false),
+            Some(other) => {
+                self.store_uses.insert(token, other);
+            }
+            None => {}
+        }
+    }
+
+    /// Looks in the background who is there. Core 0, every renewal interval.
+    pub(super) fn start_node_scan(&mut self, env: &mut E) {
+        self.scan.due = self.now + self.shared.settings.lease_renew_interval;
+        if self.scan.is_out {
+            return;
+        }
+        self.scan.is_out = true;
+        self.next_nodes_page(env, None);
+    }
+
+    fn next_nodes_page(&mut self, env: &mut E, cursor: Option<Cursor>) {
+        let prefix = records::NODE_PREFIX.as_bytes().to_vec();
+        let op = StoreOp::Scan { prefix, cursor, limit: NODES_PER_PAGE };
+        self.background_call(env, op, StoreUse::Nodes);
+    }
+
+    fn background_call(&mut self, env: &mut E, op: StoreOp, used: StoreUse) {
+        let budget = self.shared.settings.store_timeout;
+        let token = self.store_call(env, op, budget, used);
+        self.set_timer(self.now + budget, super::Timer::Store(token));
+    }
+
+    fn on_nodes_page(&mut self, env: &mut E, answer: StoreAnswer) {
+        let StoreAnswer::Scan(ScanPage { records: page, next, .. }) = answer else {
+            self.end_node_scan(env, false);
+            return;
+        };
+        let page: Vec<NodeDescriptor> = page
+            .iter()
+            .filter_map(|(key, record)| match NodeDescriptor::decode(key, &record.value) {
+                Ok(descriptor) => Some(descriptor),
+                Err(e) => {
+                    tracing::warn!(error = %e, "a node descriptor was passed over");
+                    None
+                }
+            })
+            .filter(|d| d.rid != self.shared.settings.rid)
+            .collect();
+        let keys: Vec<_> = page.iter().map(|d| records::lease_key(&d.rid)).collect();
+        if keys.is_empty() {
+            self.after_nodes_page(env, next);
+            return;
+        }
+        let used = StoreUse::Leases { page, sent: self.now, next };
+        self.background_call(env, StoreOp::Read(keys), used);
+    }
+
+    fn on_leases_page(
+        &mut self,
+        env: &mut E,
+        page: Vec<NodeDescriptor>,
+        sent: Nanos,
+        next: Option<Cursor>,
+        answer: StoreAnswer,
+    ) {
+        let StoreAnswer::Read(ReadAnswer { records: leases, .. }) = answer else {
+            self.end_node_scan(env, false);
+            return;
+        };
+        let mut seen = Vec::new();
+        for (descriptor, lease) in page.into_iter().zip(&leases) {
+            let lease = lease.as_ref().and_then(|r| read_lease(&descriptor.rid, r).ok());
+            let Some((lease, ttl)) = lease else { continue };
+            if lease.node_generation != descriptor.node_generation {
+                continue;
+            }
+            let identity = PeerIdentity {
+                rid: descriptor.rid.clone(),
+                node_generation: descriptor.node_generation,
+                key_id: descriptor.key_id.to_be_bytes(),
+            };
+            self.scan.seen.insert(descriptor.rid.clone(), identity.clone());
+            let endpoint = descriptor.endpoint.clone();
+            let descriptor_event =
+                PeerEvent::Descriptor { descriptor: PeerDescriptor { identity, endpoint } };
+            self.step_peers(env, descriptor_event);
+            let entry = node_entry(&descriptor, &lease, ttl, sent);
+            seen.push(NodeSeen { entry, actor_types: descriptor.actor_types.into() });
+        }
+        let seen: Arc<[NodeSeen]> = seen.into();
+        self.broadcast(env, || Mail::Nodes(seen.clone()));
+        self.after_nodes_page(env, next);
+    }
+
+    fn after_nodes_page(&mut self, env: &mut E, next: Option<Cursor>) {
+        match next {
+            Some(cursor) => self.next_nodes_page(env, Some(cursor)),
+            None => self.end_node_scan(env, true),
+        }
+    }
+
+    fn end_node_scan(&mut self, env: &mut E, is_complete: bool) {
+        self.scan.is_out = false;
+        let seen = std::mem::take(&mut self.scan.seen);
+        if !is_complete {
+            return;
+        }
+        let before = std::mem::replace(&mut self.scan.before, seen);
+        for (rid, identity) in before {
+            if self.scan.before.get(&rid) != Some(&identity) {
+                self.broadcast(env, || Mail::NodeGone { rid: identity.rid.clone() });
+                self.step_peers(env, PeerEvent::DescriptorGone { identity });
+            }
+        }
+    }
+}
+
+fn read_lease(rid: &NodeRid, record: &Record) -> Result<(LeaseRecord, Duration)> {
+    let lease = LeaseRecord::decode(&records::lease_key(rid), &record.value)?;
+    Ok((lease, record.expires_in.unwrap_or(Duration::ZERO)))
+}
+
+fn node_entry(descriptor: &NodeDescriptor, lease: &LeaseRecord, ttl: Duration, sent: Nanos) -> NodeEntry {
+    NodeEntry {
+        rid: descriptor.rid.clone(),
+        node_generation: descriptor.node_generation,
+        lease_generation: lease.owner_lease_generation,
+        admission_deadline: LeaseRecord::admission_deadline(sent, ttl),
+        mesh: descriptor.mesh.clone(),
+        endpoint: descriptor.endpoint.clone(),
+        key_id: descriptor.key_id,
+        message_follow_duration: Some(Duration::from_millis(descriptor.message_follow_duration_ms)),
+    }
+}
+
+fn found(key: &ObjectKey, answer: StoreAnswer) -> Result<Option<ActorRef>> {
+    let row = match answer {
+        StoreAnswer::Read(answer) => row_of(key, &answer)?,
+        StoreAnswer::Failed(e) => return Err(store_error(&e)),
+        _ => return Err(wrong_answer()),
+    };
+    let Some((row, _)) = row.filter(|(row, _)| row.state == AuthorityState::Ready) else {
+        return Ok(None);
+    };
+    let id = key.actor_id().ok_or_else(|| {
+        Error::new(ErrorKind::InvalidOperation, format!("{key} is no Actor"))
+    })?;
+    Ok(Some(ActorRef { id, generation: row.object_generation, mesh: row.mesh, rid: row.rid }))
+}
