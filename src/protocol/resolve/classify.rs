@@ -1,108 +1,80 @@
 #![forbid(unsafe_code)]
 //! What rows of the Store say about an id: a pure function of what was read.
 
-use std::sync::Arc;
-
 use crate::error::Error;
-use crate::ids::{
-    AuthorityOwnerGeneration, MeshName, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey,
-    OperationId, OwnerLeaseGeneration, RouteFence, StoreVersion,
-};
-use crate::route::{Resolution, Route};
+use crate::ids::{NodeGeneration, ObjectKey, OwnerLeaseGeneration, StoreVersion};
+use crate::route::{NodeTable, Resolution, Route};
+use crate::store::records::{Authority, AuthorityState, DeadOwner};
 use crate::time::Nanos;
 
-/// One process lifecycle of a node, as an authority row names its owner.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OwnerIdentity {
-    /// The node.
-    pub rid: NodeRid,
-    /// Its lifecycle.
-    pub node_generation: NodeGeneration,
-    /// Its process lifecycle, as its lease names it.
-    pub lease_generation: OwnerLeaseGeneration,
-}
-
-/// How far the object of an authority row has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RowState {
-    /// Its factory runs, or is about to.
-    Creating,
-    /// It takes messages.
-    Ready,
-}
-
-/// What an authority row says.
+/// An authority row as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RowView {
-    /// How far the object has come.
-    pub state: RowState,
-    /// The row's version.
+pub struct Row {
+    /// What it says.
+    pub authority: Authority,
+    /// Its version.
     pub version: StoreVersion,
-    /// The incarnation.
-    pub object_generation: ObjectGeneration,
-    /// The tenure.
-    pub authority_owner_generation: AuthorityOwnerGeneration,
-    /// Who owns it.
-    pub owner: OwnerIdentity,
-    /// The owner's mesh.
-    pub mesh: MeshName,
-    /// The object's type.
-    pub type_name: Arc<str>,
-    /// The creation attempt that wrote the row first.
-    pub attempt: OperationId,
 }
 
-impl RowView {
+impl Row {
     /// The route the row describes.
     #[must_use]
     pub fn route(&self, key: ObjectKey) -> Route {
         Route {
             key,
-            mesh: self.mesh.clone(),
-            fence: RouteFence {
-                object_generation: self.object_generation,
-                rid: self.owner.rid.clone(),
-                node_generation: self.owner.node_generation,
-                authority_owner_generation: self.authority_owner_generation,
-                owner_lease_generation: self.owner.lease_generation,
-            },
+            mesh: self.authority.mesh.clone(),
+            fence: self.authority.fence(),
             store_version: self.version,
+        }
+    }
+
+    /// The creation attempt that wrote the row, while it is Creating.
+    #[must_use]
+    pub fn attempt(&self) -> Option<u128> {
+        match self.authority.state {
+            AuthorityState::Creating { attempt } => Some(attempt),
+            AuthorityState::Ready => None,
         }
     }
 }
 
-/// What was read about a lease.
+/// A live lease as it was read, or as a peer announced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LeaseSight {
-    /// No live lease under the owner's rid: it lapsed or was released.
-    Absent,
-    /// A live lease.
-    Held {
-        /// Whose.
-        lease_generation: OwnerLeaseGeneration,
-        /// Its local admission deadline, counted from before the read.
-        admission_deadline: Nanos,
-    },
+pub struct SeenLease {
+    /// Whose it is.
+    pub lease_generation: OwnerLeaseGeneration,
+    /// Its local admission deadline, counted from before the read or the probe.
+    pub admission_deadline: Nanos,
 }
 
-/// What is known about an owner: from the node table while its deadline stands, else read.
+/// What is known about the owner a row names: from the node table while the deadline of exactly
+/// that lifecycle stands, from this node itself for its own rows, else read in one call (owner
+/// record, lease, descriptor).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerSight {
-    /// Its lease.
-    pub lease: LeaseSight,
+    /// Why the owner counts as dead, as [`DeadOwner::of`] says from what was read; `None` while
+    /// its lease stands.
+    pub dead: Option<DeadOwner>,
+    /// The live lease under the owner's rid.
+    pub lease: Option<SeenLease>,
     /// The lifecycle its descriptor names; `None` when there is no descriptor.
     pub descriptor: Option<NodeGeneration>,
 }
 
 impl OwnerSight {
-    /// Whether the lease `owner` had was seen lapsed: no lease stands under its rid, or one of a
-    /// later process lifecycle does.
+    /// What a node table's entry says about the owner of `row`: `None` unless the entry is of
+    /// that lifecycle and its lease stands, so that the owner must be read.
     #[must_use]
-    pub fn is_lapsed(&self, owner: &OwnerIdentity) -> bool {
-        match self.lease {
-            LeaseSight::Absent => true,
-            LeaseSight::Held { lease_generation, .. } => lease_generation > owner.lease_generation,
-        }
+    pub fn of_known(row: &Authority, nodes: &NodeTable, now: Nanos) -> Option<Self> {
+        let node = nodes.at(nodes.slot_of(&row.fence())?).filter(|node| node.is_alive(now))?;
+        Some(Self {
+            dead: None,
+            lease: Some(SeenLease {
+                lease_generation: node.lease_generation,
+                admission_deadline: node.admission_deadline,
+            }),
+            descriptor: Some(node.node_generation),
+        })
     }
 }
 
@@ -113,8 +85,8 @@ pub enum Classified {
     Ready(Route),
     /// A creation.
     Creating {
-        /// Whether its owner's lease was seen lapsed, so that the row may be cleared.
-        owner_dead: bool,
+        /// Why its creator counts as dead, so that the row may be cleared; `None` while it lives.
+        dead: Option<DeadOwner>,
     },
     /// No row.
     Missing,
@@ -126,42 +98,40 @@ pub enum Classified {
 ///
 /// `owner` is what is known about the owner the row names; it is not looked at without a row.
 #[must_use]
-pub fn classify(
-    key: &ObjectKey,
-    row: Option<&RowView>,
-    owner: &OwnerSight,
-    now: Nanos,
-) -> Classified {
+pub fn classify(key: &ObjectKey, row: Option<&Row>, owner: &OwnerSight, now: Nanos) -> Classified {
     let Some(row) = row else { return Classified::Missing };
-    if row.state == RowState::Creating {
-        return Classified::Creating { owner_dead: owner.is_lapsed(&row.owner) };
+    let who = &row.authority;
+    if row.attempt().is_some() {
+        return Classified::Creating { dead: owner.dead };
     }
-    let who = &row.owner;
     let unavailable = |why: String| {
-        let text =
-            format!("{key} belongs to node {}, generation {}, {why}", who.rid, who.node_generation);
+        let generation = who.node_generation;
+        let text = format!("{key} belongs to node {}, generation {generation}, {why}", who.rid);
         Classified::Unavailable(text.into_boxed_str())
     };
-    match owner.lease {
-        LeaseSight::Absent => unavailable("whose lease does not stand".into()),
-        LeaseSight::Held { lease_generation, .. } if lease_generation != who.lease_generation => {
+    match (owner.dead, owner.lease, owner.descriptor) {
+        (Some(DeadOwner::OwnerAbsent | DeadOwner::OwnerChanged(_)), ..) => {
+            unavailable("which has ended; release the object to free its id".into())
+        }
+        (Some(DeadOwner::LeaseAbsent), ..) | (None, None, _) => {
+            unavailable("whose lease does not stand".into())
+        }
+        (None, Some(lease), _) if lease.lease_generation != who.owner_lease_generation => {
             unavailable(format!(
-                "with lease {}, but the lease that stands is {lease_generation}",
-                who.lease_generation
+                "with lease {}, but the lease that stands is {}",
+                who.owner_lease_generation, lease.lease_generation
             ))
         }
-        LeaseSight::Held { admission_deadline, .. } if admission_deadline <= now => {
+        (None, Some(lease), _) if lease.admission_deadline <= now => {
             unavailable("whose lease is about to end".into())
         }
-        LeaseSight::Held { .. } => match owner.descriptor {
-            Some(generation) if generation == who.node_generation => {
-                Classified::Ready(row.route(key.clone()))
-            }
-            Some(generation) => {
-                unavailable(format!("but the node's descriptor is of generation {generation}"))
-            }
-            None => unavailable("which has no descriptor".into()),
-        },
+        (None, Some(_), Some(generation)) if generation == who.node_generation => {
+            Classified::Ready(row.route(key.clone()))
+        }
+        (None, Some(_), Some(generation)) => {
+            unavailable(format!("but the node's descriptor is of generation {generation}"))
+        }
+        (None, Some(_), None) => unavailable("which has no descriptor".into()),
     }
 }
 

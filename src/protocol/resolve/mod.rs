@@ -20,7 +20,7 @@
 //! ```text
 //! Idle ─lookup→ Reading(row) ─row→ Reading(owner) ─owner→ answer → Idle, or the next Reading
 //!                   │ owner known: answer at once
-//!                   └─Creating, owner's lease lapsed→ Clearing ─any end→ Reading(row)
+//!                   └─Creating, its creator dead→ Clearing ─any end→ Reading(row)
 //! invalidation: a read that is out stays out for who called before; it inserts nothing, and the
 //! next caller gets a read of its own at once.
 //! ```
@@ -36,16 +36,18 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-pub use classify::{
-    Answer, Classified, LeaseSight, OwnerIdentity, OwnerSight, RowState, RowView, classify,
-};
+pub use classify::{Answer, Classified, OwnerSight, Row, SeenLease, classify};
 pub use words::{ClearOutcome, Effect, Event, ReadId, ResolveCounters};
 
 use crate::env::Planted;
 use crate::error::{Error, ErrorKind};
 use crate::ids::ObjectKey;
 use crate::limits::{DEFAULT_STORE_TIMEOUT, MAX_READS_PER_ID};
+use crate::store::records::DeadOwner;
 use crate::time::Nanos;
+
+/// The owner of an absent row, at whom nobody looks.
+const NOBODY: OwnerSight = OwnerSight { dead: None, lease: None, descriptor: None };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Waiter {
@@ -62,7 +64,7 @@ struct Read {
     issued: u64,
     gives_up_at: Nanos,
     /// Read already, while the owner is being read.
-    row: Option<RowView>,
+    row: Option<Row>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -317,7 +319,7 @@ impl Resolver {
         &mut self,
         key: ObjectKey,
         id: ReadId,
-        row: Result<Option<RowView>, Error>,
+        row: Result<Option<Row>, Error>,
         owner: Option<OwnerSight>,
         now: Nanos,
         out: &mut Vec<Effect>,
@@ -328,8 +330,7 @@ impl Resolver {
             (Ok(Some(row)), None) => {
                 self.counters.owner_reads += 1;
                 let until = now + self.store_timeout;
-                let owner = row.owner.clone();
-                out.push(Effect::ReadOwner { key: key.clone(), read: id, owner, until });
+                out.push(Effect::ReadOwner { key: key.clone(), read: id, row: row.clone(), until });
                 (read.row, read.gives_up_at) = (Some(row), until);
                 if let Some(pending) = self.ids.get_mut(&key) {
                     pending.reads.push(read);
@@ -337,8 +338,7 @@ impl Resolver {
                 return self.settle(key);
             }
             (Ok(row), owner) => {
-                let owner =
-                    owner.unwrap_or(OwnerSight { lease: LeaseSight::Absent, descriptor: None });
+                let owner = owner.unwrap_or(NOBODY);
                 self.conclude(&key, &read, row.as_ref(), &owner, now, out);
             }
         }
@@ -370,7 +370,7 @@ impl Resolver {
         &mut self,
         key: &ObjectKey,
         read: &Read,
-        row: Option<&RowView>,
+        row: Option<&Row>,
         owner: &OwnerSight,
         now: Nanos,
         out: &mut Vec<Effect>,
@@ -383,8 +383,8 @@ impl Resolver {
             (Classified::Ready(route), _) => Answer::Ready(route),
             (Classified::Missing, _) => Answer::Missing,
             (Classified::Unavailable(text), _) => Answer::Unavailable(text),
-            (Classified::Creating { owner_dead: true }, Some(row)) => {
-                return self.clear(key, read, row, now, out);
+            (Classified::Creating { dead: Some(dead) }, Some(row)) => {
+                return self.clear(key, read, row, dead, now, out);
             }
             (Classified::Creating { .. }, _) => {
                 Answer::Unavailable(format!("{key} is being created").into_boxed_str())
@@ -408,7 +408,8 @@ impl Resolver {
         &mut self,
         key: &ObjectKey,
         read: &Read,
-        row: &RowView,
+        row: &Row,
+        dead: DeadOwner,
         now: Nanos,
         out: &mut Vec<Effect>,
     ) {
@@ -422,7 +423,7 @@ impl Resolver {
         let id = ReadId(issued);
         pending.clearing = Some(Clear { id, issued, gives_up_at: until });
         self.counters.clears += 1;
-        out.push(Effect::Clear { key: key.clone(), read: id, row: row.clone(), until });
+        out.push(Effect::Clear { key: key.clone(), read: id, row: row.clone(), dead, until });
     }
 
     fn on_cleared(

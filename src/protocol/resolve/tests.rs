@@ -1,57 +1,54 @@
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use super::*;
 use crate::ids::{
     AuthorityOwnerGeneration, MeshName, NodeGeneration, NodeRid, ObjectGeneration, ObjectKind,
-    OperationId, OwnerLeaseGeneration, StoreVersion,
+    OwnerLeaseGeneration, StoreVersion,
 };
-use crate::route::Resolution;
+use crate::route::{NodeEntry, NodeTable, Resolution};
+use crate::store::records::{Authority, AuthorityState};
 
 const SEC: u64 = 1_000_000_000;
 const LATER: Nanos = Nanos(60 * SEC);
+const READY: AuthorityState = AuthorityState::Ready;
+const CREATING: AuthorityState = AuthorityState::Creating { attempt: 1 };
 
 fn key(id: &str) -> ObjectKey {
     ObjectKey::new(3, ObjectKind::Actor, id).unwrap()
 }
 
-fn owner() -> OwnerIdentity {
-    OwnerIdentity {
-        rid: NodeRid::new("n").unwrap(),
-        node_generation: NodeGeneration::new(5).unwrap(),
-        lease_generation: OwnerLeaseGeneration::new(6).unwrap(),
-    }
-}
-
-fn row(state: RowState, version: u64) -> RowView {
-    RowView {
-        state,
+fn row(state: AuthorityState, version: u64) -> Row {
+    Row {
+        authority: Authority {
+            state,
+            type_name: "counter".into(),
+            object_generation: ObjectGeneration::new(9).unwrap(),
+            authority_owner_generation: AuthorityOwnerGeneration::FIRST,
+            mesh: MeshName::new("m").unwrap(),
+            rid: NodeRid::new("n").unwrap(),
+            node_generation: NodeGeneration::new(5).unwrap(),
+            owner_lease_generation: OwnerLeaseGeneration::new(6).unwrap(),
+            spot: None,
+        },
         version: StoreVersion::new(version).unwrap(),
-        object_generation: ObjectGeneration::new(9).unwrap(),
-        authority_owner_generation: AuthorityOwnerGeneration::FIRST,
-        owner: owner(),
-        mesh: MeshName::new("m").unwrap(),
-        type_name: Arc::from("counter"),
-        attempt: OperationId::new(1).unwrap(),
     }
 }
 
-fn held(lease: u64, deadline: u64) -> LeaseSight {
-    LeaseSight::Held {
+fn held(lease: u64, deadline: u64) -> Option<SeenLease> {
+    Some(SeenLease {
         lease_generation: OwnerLeaseGeneration::new(lease).unwrap(),
         admission_deadline: Nanos(deadline),
-    }
+    })
 }
 
 fn alive() -> OwnerSight {
-    OwnerSight { lease: held(6, 100 * SEC), descriptor: NodeGeneration::new(5) }
+    OwnerSight { dead: None, lease: held(6, 100 * SEC), descriptor: NodeGeneration::new(5) }
 }
 
 fn dead() -> OwnerSight {
-    OwnerSight { lease: LeaseSight::Absent, descriptor: None }
+    OwnerSight { dead: Some(DeadOwner::LeaseAbsent), lease: None, descriptor: None }
 }
 
 /// A resolver with its outbox.
@@ -86,7 +83,7 @@ impl Bench {
         &mut self,
         id: &str,
         read: ReadId,
-        row: Option<RowView>,
+        row: Option<Row>,
         owner: Option<OwnerSight>,
     ) -> Vec<Effect> {
         self.on(Event::RowAnswered { key: key(id), read, row: Ok(row), owner })
@@ -127,20 +124,21 @@ fn has_insert(out: &[Effect]) -> bool {
 #[test]
 fn rows_say_one_of_four_things() {
     let (k, now) = (key("x"), Nanos(0));
-    let ready = row(RowState::Ready, 4);
-    let creating = row(RowState::Creating, 4);
-    let say = |r: Option<&RowView>, o: OwnerSight| classify(&k, r, &o, now);
+    let ready = row(READY, 4);
+    let creating = row(CREATING, 4);
+    let say = |r: Option<&Row>, o: OwnerSight| classify(&k, r, &o, now);
     assert_eq!(say(None, dead()), Classified::Missing);
     assert_eq!(say(Some(&ready), alive()), Classified::Ready(ready.route(k.clone())));
-    assert_eq!(say(Some(&creating), alive()), Classified::Creating { owner_dead: false });
-    assert_eq!(say(Some(&creating), dead()), Classified::Creating { owner_dead: true });
-    let next_life = OwnerSight { lease: held(8, SEC), descriptor: NodeGeneration::new(7) };
-    assert_eq!(say(Some(&creating), next_life), Classified::Creating { owner_dead: true });
-    let older = OwnerSight { lease: held(5, SEC), ..alive() };
-    assert_eq!(say(Some(&creating), older), Classified::Creating { owner_dead: false });
+    let ended = Some(DeadOwner::OwnerChanged(StoreVersion::FIRST));
+    let next_life = OwnerSight { dead: ended, lease: held(8, SEC), ..alive() };
+    for o in [alive(), dead(), next_life] {
+        assert_eq!(say(Some(&creating), o), Classified::Creating { dead: o.dead });
+    }
     for (unusable, why) in [
         (dead(), "lease does not stand"),
-        (next_life, "the lease that stands is 8"),
+        (next_life, "which has ended; release"),
+        (OwnerSight { lease: None, ..alive() }, "lease does not stand"),
+        (OwnerSight { lease: held(8, SEC), ..alive() }, "the lease that stands is 8"),
         (OwnerSight { lease: held(6, 0), ..alive() }, "about to end"),
         (OwnerSight { descriptor: None, ..alive() }, "no descriptor"),
         (OwnerSight { descriptor: NodeGeneration::new(4), ..alive() }, "of generation 4"),
@@ -152,10 +150,32 @@ fn rows_say_one_of_four_things() {
     }
 }
 
+/// Proves R1-1, R2.2-2.
+#[test]
+fn a_known_owner_need_not_be_read_while_exactly_its_lease_stands() {
+    let r = row(READY, 4).authority;
+    let mut nodes = NodeTable::new();
+    assert_eq!(OwnerSight::of_known(&r, &nodes, Nanos(0)), None);
+    nodes.see(NodeEntry {
+        rid: r.rid.clone(),
+        node_generation: r.node_generation,
+        lease_generation: r.owner_lease_generation,
+        admission_deadline: Nanos(100 * SEC),
+        mesh: r.mesh.clone(),
+        endpoint: "tcp://127.0.0.1:1".parse().unwrap(),
+        key_id: 1,
+        message_follow_duration: None,
+    });
+    assert_eq!(OwnerSight::of_known(&r, &nodes, Nanos(0)), Some(alive()));
+    assert_eq!(OwnerSight::of_known(&r, &nodes, Nanos(100 * SEC)), None);
+    let older = Authority { owner_lease_generation: OwnerLeaseGeneration::FIRST, ..r };
+    assert_eq!(OwnerSight::of_known(&older, &nodes, Nanos(0)), None);
+}
+
 /// Proves R2.2b-1.
 #[test]
 fn answers_map_to_the_public_tag_and_only_two_of_them_end_a_message() {
-    let route = row(RowState::Ready, 4).route(key("x"));
+    let route = row(READY, 4).route(key("x"));
     let e = Error::unavailable("gone");
     let all = [
         (Answer::Ready(route.clone()), Resolution::ReadyRoute(route.info()), false),
@@ -176,8 +196,8 @@ fn answers_map_to_the_public_tag_and_only_two_of_them_end_a_message() {
 fn a_ready_row_of_a_known_owner_takes_one_read() {
     let mut b = Bench::new();
     let read = b.lookup_read("x", 1);
-    let out = b.row("x", read, Some(row(RowState::Ready, 4)), Some(alive()));
-    let route = row(RowState::Ready, 4).route(key("x"));
+    let out = b.row("x", read, Some(row(READY, 4)), Some(alive()));
+    let route = row(READY, 4).route(key("x"));
     assert_eq!(
         out,
         [
@@ -194,9 +214,9 @@ fn a_ready_row_of_a_known_owner_takes_one_read() {
 fn an_unknown_owner_is_read_after_the_row() {
     let mut b = Bench::new();
     let read = b.lookup_read("x", 1);
-    let out = b.row("x", read, Some(row(RowState::Ready, 4)), None);
-    let [Effect::ReadOwner { owner: who, read: second, .. }] = &out[..] else { panic!("{out:?}") };
-    assert_eq!((who, *second), (&owner(), read));
+    let out = b.row("x", read, Some(row(READY, 4)), None);
+    let [Effect::ReadOwner { row: asked, read: second, .. }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!((asked, *second), (&row(READY, 4), read));
     let out = b.on(Event::OwnerAnswered { key: key("x"), read, owner: Ok(alive()) });
     assert!(has_insert(&out));
     assert_eq!(answers(&out).len(), 1);
@@ -208,8 +228,8 @@ fn an_unknown_owner_is_read_after_the_row() {
 fn only_ready_is_inserted_and_the_next_call_reads_again() {
     let cases = [
         (None, Some(dead()), Resolution::Missing),
-        (Some(row(RowState::Creating, 4)), Some(alive()), Resolution::Unavailable),
-        (Some(row(RowState::Ready, 4)), Some(dead()), Resolution::Unavailable),
+        (Some(row(CREATING, 4)), Some(alive()), Resolution::Unavailable),
+        (Some(row(READY, 4)), Some(dead()), Resolution::Unavailable),
     ];
     for (r, o, expected) in cases {
         let mut b = Bench::new();
@@ -247,7 +267,7 @@ fn a_valid_ready_route_answers_who_came_later_as_a_hit_would() {
     let read = b.lookup_read("x", 1);
     b.lookup("x", 2);
     b.on(Event::Lookup { key: key("x"), waiter: 3, deadline: LATER, fresh: true });
-    let out = b.row("x", read, Some(row(RowState::Ready, 4)), Some(alive()));
+    let out = b.row("x", read, Some(row(READY, 4)), Some(alive()));
     assert_eq!(answers(&out)[0].0, [1, 2], "a fresh call is not served by an older read");
     let read = next_read(&out).unwrap();
     let out = b.row("x", read, None, None);
@@ -257,7 +277,7 @@ fn a_valid_ready_route_answers_who_came_later_as_a_hit_would() {
     b.resolver.set_caching(false);
     let read = b.lookup_read("x", 1);
     b.lookup("x", 2);
-    let out = b.row("x", read, Some(row(RowState::Ready, 4)), Some(alive()));
+    let out = b.row("x", read, Some(row(READY, 4)), Some(alive()));
     assert_eq!(answers(&out)[0].0, [1], "nothing is cached, so nothing is shared");
 }
 
@@ -270,10 +290,10 @@ fn a_read_that_began_before_an_invalidation_inserts_nothing_and_answers_nobody_a
     let out = b.on(Event::Invalidated { key: key("x") });
     let fresh = next_read(&out).expect("waiter 2 is not covered and gets a read at once");
     b.lookup("x", 3);
-    let out = b.row("x", old, Some(row(RowState::Ready, 4)), Some(alive()));
+    let out = b.row("x", old, Some(row(READY, 4)), Some(alive()));
     assert!(!has_insert(&out));
     assert_eq!(answers(&out)[0].0, [1]);
-    let out = b.row("x", fresh, Some(row(RowState::Ready, 5)), Some(alive()));
+    let out = b.row("x", fresh, Some(row(READY, 5)), Some(alive()));
     assert!(has_insert(&out));
     assert_eq!(answers(&out)[0].0, [2, 3]);
 }
@@ -287,7 +307,7 @@ fn a_newer_read_answers_who_waits_for_an_older_one_too() {
     let fresh = b.lookup_read("x", 2);
     let out = b.row("x", fresh, None, None);
     assert_eq!(answers(&out), [(vec![1, 2], Answer::Missing)]);
-    assert_eq!(b.row("x", old, Some(row(RowState::Ready, 4)), Some(alive())), []);
+    assert_eq!(b.row("x", old, Some(row(READY, 4)), Some(alive())), []);
     assert!(b.resolver.is_empty());
 }
 
@@ -298,10 +318,10 @@ fn a_recovery_of_the_store_invalidates_every_read() {
     let (x, y) = (b.lookup_read("x", 1), b.lookup_read("y", 2));
     b.on(Event::AllInvalidated);
     for (id, read) in [("x", x), ("y", y)] {
-        assert!(!has_insert(&b.row(id, read, Some(row(RowState::Ready, 4)), Some(alive()))));
+        assert!(!has_insert(&b.row(id, read, Some(row(READY, 4)), Some(alive()))));
     }
     let read = b.lookup_read("x", 3);
-    assert!(has_insert(&b.row("x", read, Some(row(RowState::Ready, 4)), Some(alive()))));
+    assert!(has_insert(&b.row("x", read, Some(row(READY, 4)), Some(alive()))));
 }
 
 /// Proves R2.2-8.
@@ -309,7 +329,7 @@ fn a_recovery_of_the_store_invalidates_every_read() {
 fn an_invalidation_during_the_owners_read_counts() {
     let mut b = Bench::new();
     let read = b.lookup_read("x", 1);
-    b.row("x", read, Some(row(RowState::Ready, 4)), None);
+    b.row("x", read, Some(row(READY, 4)), None);
     b.on(Event::Invalidated { key: key("x") });
     let out = b.on(Event::OwnerAnswered { key: key("x"), read, owner: Ok(alive()) });
     assert!(!has_insert(&out));
@@ -398,7 +418,7 @@ fn a_cancelled_waiter_hears_nothing_and_the_read_still_fills_the_cache() {
     let mut b = Bench::new();
     let read = b.lookup_read("x", 1);
     b.on(Event::Cancel { key: key("x"), waiter: 1 });
-    let out = b.row("x", read, Some(row(RowState::Ready, 4)), Some(alive()));
+    let out = b.row("x", read, Some(row(READY, 4)), Some(alive()));
     assert!(has_insert(&out) && answers(&out).is_empty());
     assert!(b.resolver.is_empty());
 }
@@ -409,7 +429,7 @@ fn a_dead_creators_row_is_cleared_and_missing_comes_only_after_a_new_read() {
     for outcome in [ClearOutcome::Committed, ClearOutcome::Conflict, ClearOutcome::Unknown] {
         let mut b = Bench::new();
         let read = b.lookup_read("x", 1);
-        let creating = row(RowState::Creating, 4);
+        let creating = row(CREATING, 4);
         b.row("x", read, Some(creating.clone()), None);
         let out = b.on(Event::OwnerAnswered { key: key("x"), read, owner: Ok(dead()) });
         let [Effect::Clear { read: clear, row: cleared, .. }] = &out[..] else { panic!("{out:?}") };
@@ -427,7 +447,7 @@ fn a_dead_creators_row_is_cleared_and_missing_comes_only_after_a_new_read() {
 fn a_clear_that_failed_is_a_store_failure_and_one_without_an_answer_is_followed_by_a_read() {
     let start = |b: &mut Bench| {
         let read = b.lookup_read("x", 1);
-        let out = b.row("x", read, Some(row(RowState::Creating, 4)), Some(dead()));
+        let out = b.row("x", read, Some(row(CREATING, 4)), Some(dead()));
         let [Effect::Clear { read, .. }] = &out[..] else { panic!("{out:?}") };
         *read
     };
@@ -449,7 +469,7 @@ fn a_row_nobody_asks_for_any_more_is_left_to_the_next_caller() {
     let mut b = Bench::new();
     let read = b.lookup_read("x", 1);
     b.on(Event::Cancel { key: key("x"), waiter: 1 });
-    assert_eq!(b.row("x", read, Some(row(RowState::Creating, 4)), Some(dead())), []);
+    assert_eq!(b.row("x", read, Some(row(CREATING, 4)), Some(dead())), []);
     assert!(b.resolver.is_empty());
 }
 
@@ -547,9 +567,9 @@ impl World {
         k.id().parse().unwrap()
     }
 
-    fn stands(&self, id: usize) -> (u8, Option<RowView>) {
+    fn stands(&self, id: usize) -> (u8, Option<Row>) {
         let (_, kind, version) = *self.history[id].last().unwrap();
-        let state = if kind == 1 { RowState::Ready } else { RowState::Creating };
+        let state = if kind == 1 { READY } else { CREATING };
         (kind, (kind > 0).then(|| row(state, version)))
     }
 

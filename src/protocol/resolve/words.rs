@@ -1,10 +1,11 @@
 #![forbid(unsafe_code)]
 //! What goes into the resolver and what comes out of it.
 
-use super::{Answer, OwnerIdentity, OwnerSight, RowView};
+use super::{Answer, OwnerSight, Row};
 use crate::error::Error;
 use crate::ids::ObjectKey;
 use crate::route::Route;
+use crate::store::records::DeadOwner;
 use crate::time::Nanos;
 
 /// Names one Store call of this machine; never used twice.
@@ -39,8 +40,8 @@ pub enum Event {
         /// Which read.
         read: ReadId,
         /// The row, or why there is no answer.
-        row: Result<Option<RowView>, Error>,
-        /// The row's owner, when the node knows that lifecycle and its lease stands.
+        row: Result<Option<Row>, Error>,
+        /// The row's owner where it need not be read: see [`OwnerSight::of_known`].
         owner: Option<OwnerSight>,
     },
     /// An [`Effect::ReadOwner`] ended.
@@ -99,27 +100,29 @@ pub enum Effect {
         /// After this the answer is not waited for.
         until: Nanos,
     },
-    /// Read the lease and the descriptor of the owner's rid; answer with
+    /// Read owner record, lease and descriptor of the row's owner in one call; answer with
     /// [`Event::OwnerAnswered`].
     ReadOwner {
         /// For whom.
         key: ObjectKey,
         /// Under this name.
         read: ReadId,
-        /// The owner the row names.
-        owner: OwnerIdentity,
+        /// The row, which names the owner.
+        row: Row,
         /// After this the answer is not waited for.
         until: Nanos,
     },
-    /// Delete this Creating row on condition that its version is unchanged and the owner's lease
-    /// does not stand; answer with [`Event::Cleared`].
+    /// Delete this Creating row while its creator is dead
+    /// ([`crate::store::records::clear_dead_creating`]); answer with [`Event::Cleared`].
     Clear {
         /// What.
         key: ObjectKey,
         /// Under this name.
         read: ReadId,
         /// The row as it was read.
-        row: RowView,
+        row: Row,
+        /// Why its creator counts as dead.
+        dead: DeadOwner,
         /// After this the answer is not waited for.
         until: Nanos,
     },
