@@ -430,6 +430,14 @@ impl Peers {
         Ok(())
     }
 
+    /// An accepted stream that becomes a lane has no handshake of its own any more.
+    pub(super) fn forget_incoming(&mut self, conn: ConnId) {
+        let Some(incoming) = self.incoming_mut(conn) else { return };
+        let (order, deadline) = (incoming.order, incoming.deadline);
+        self.half_open.remove(&order);
+        self.disarm(deadline, Timer::Incoming(conn));
+    }
+
     /// Says no, with a reject where the peer can make use of it, and closes the stream.
     pub(super) fn refuse(&mut self, conn: ConnId, refusal: Refusal, turn: &mut Turn<'_>) {
         if !self.conns.contains_key(&conn) {

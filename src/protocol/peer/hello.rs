@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::ids::{MeshName, NodeRid, OwnerLeaseGeneration};
 use crate::limits::{FRAME_HEADER_BYTES, MAX_HANDSHAKE_FRAME_BYTES, MAX_ID_BYTES, MAX_LANES};
 use crate::wire::{
-    Admit, Control, Frame, FrameParts, Hello, LaneAttach, LinkGrant, PROTOCOL_VERSION, Record,
-    Reject, RejectReason,
+    Admit, Body, Control, Frame, FrameHeader, FrameParts, Hello, LaneAttach, LinkGrant,
+    PROTOCOL_VERSION, Record, Reject, RejectReason, WireError,
 };
 
 /// A rule that was broken, with the sentence that says how.
@@ -110,20 +110,22 @@ impl PeerHello {
 
     /// The frame of this hello.
     pub(super) fn frame(&self, proof: Option<[u8; 32]>) -> Vec<u8> {
-        record_frame(&self.record(proof))
+        frame_of(0, Body::Record(self.record(proof)))
     }
 
     /// What proofs are made over: the record without a proof. Decoding is strict, so writing a
     /// hello that was read gives the bytes the peer wrote.
     pub(super) fn transcript(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.record(None).encode(&mut bytes).expect("a hello that was checked can be written");
+        self.record(None)
+            .encode(false, &mut bytes)
+            .expect("a hello that was checked can be written");
         bytes
     }
 
     /// Whether this can be written at all: the check of a node's own settings.
     pub(super) fn check_own(&self) -> Result<(), Error> {
-        self.record(None).encoded_len().map(|_| ()).map_err(|e| {
+        self.record(None).encoded_len(false).map(|_| ()).map_err(|e| {
             Error::not_configured(format!(
                 "this node cannot say hello: {} (cores {}, largest frame {}, lane window {}, \
                  advertised endpoint {:?})",
@@ -217,12 +219,7 @@ impl Transcript {
         mac(secret, Label::Grant, &[&self.dialer, &self.acceptor, &grant])
     }
 
-    pub(super) fn verify_grant(
-        &self,
-        secret: &[u8],
-        grant: &LinkGrant,
-        proof: &[u8; 32],
-    ) -> bool {
+    pub(super) fn verify_grant(&self, secret: &[u8], grant: &LinkGrant, proof: &[u8; 32]) -> bool {
         let grant = Self::grant_parts(grant);
         verify(secret, Label::Grant, &[&self.dialer, &self.acceptor, &grant], proof)
     }
@@ -254,16 +251,95 @@ pub(super) fn cut_frame(inbox: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Refusal>
             ),
         ));
     }
-    let length = length as usize;
-    if length < FRAME_HEADER_BYTES {
-        return Err(Refusal::new(
-            PeerCloseReason::BadFrame,
-            format!("a frame of {length} bytes; its header alone has {FRAME_HEADER_BYTES}"),
-        ));
+    if inbox.len() < FRAME_HEADER_BYTES {
+        return Ok(None);
     }
+    let header = FrameHeader::decode(inbox, MAX_HANDSHAKE_FRAME_BYTES)
+        .map_err(|e| Refusal::new(PeerCloseReason::BadFrame, e.to_string()))?;
+    let length = header.frame_len as usize;
     if inbox.len() < length {
         return Ok(None);
     }
     let rest = inbox.split_off(length);
     Ok(Some(std::mem::replace(inbox, rest)))
+}
+
+impl Opening {
+    /// What it is called in sentences.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { proof: None, .. } => "a hello without proof",
+            Self::Hello { proof: Some(_), .. } => "a hello with proof",
+            Self::Admit(Admit { grant: None, .. }) => "an admit without grant",
+            Self::Admit(Admit { grant: Some(_), .. }) => "an admit with grant",
+            Self::Reject { .. } => "a reject",
+            Self::Attach(_) => "a lane attach",
+        }
+    }
+}
+
+/// Decodes a whole frame of a handshake. Any other record is refused here, before it can reach
+/// a queue.
+pub(super) fn read_frame(bytes: &[u8]) -> Result<Opening, Refusal> {
+    let bad = |e: WireError| Refusal::new(PeerCloseReason::BadFrame, e.to_string());
+    let frame = Frame::decode(bytes, MAX_HANDSHAKE_FRAME_BYTES).map_err(bad)?;
+    let (lane, opening) = match frame.body {
+        Body::Record(Record::Hello(hello)) => {
+            let read = PeerHello::read(&hello)
+                .map_err(|e| Refusal::new(PeerCloseReason::BadValue, e.text()))?;
+            (0, Opening::Hello { hello: Box::new(read), proof: hello.proof })
+        }
+        Body::Record(Record::Admit(admit)) => (0, Opening::Admit(admit)),
+        Body::Record(Record::Reject(reject)) => {
+            let sentence = reject.sentence.to_owned();
+            (0, Opening::Reject { reason: reject.reason, sentence })
+        }
+        Body::Control(Control::LaneAttach(attach)) => (attach.lane, Opening::Attach(attach)),
+        Body::Record(record) => {
+            let detail = format!("record {} came during the handshake", record.command().number());
+            return Err(Refusal::new(PeerCloseReason::UnexpectedRecord, detail));
+        }
+        Body::Control(control) => {
+            let number = control.type_number();
+            let detail = format!("link control {number} came during the handshake");
+            return Err(Refusal::new(PeerCloseReason::UnexpectedRecord, detail));
+        }
+    };
+    if frame.lane != lane {
+        let detail = format!("a handshake frame of lane {lane} says it is of lane {}", frame.lane);
+        return Err(Refusal::new(PeerCloseReason::BadFrame, detail));
+    }
+    Ok(opening)
+}
+
+fn frame_of(lane: u16, body: Body<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    FrameParts::link(lane, body)
+        .encode(&mut bytes, MAX_HANDSHAKE_FRAME_BYTES)
+        .expect("a handshake record of checked values can be written");
+    bytes
+}
+
+/// The frame of an admit.
+pub(super) fn admit_frame(admit: &Admit) -> Vec<u8> {
+    frame_of(0, Body::Record(Record::Admit(*admit)))
+}
+
+/// The frame of a lane attach.
+pub(super) fn attach_frame(attach: &LaneAttach) -> Vec<u8> {
+    frame_of(attach.lane, Body::Control(Control::LaneAttach(*attach)))
+}
+
+/// The frame of a reject; the sentence is cut to what a record holds.
+pub(super) fn reject_frame(reason: RejectReason, sentence: &str) -> Vec<u8> {
+    let mut sentence = sentence.replace('\0', " ");
+    let mut end = sentence.len().min(MAX_ID_BYTES);
+    while !sentence.is_char_boundary(end) {
+        end -= 1;
+    }
+    sentence.truncate(end);
+    if sentence.is_empty() {
+        sentence.push('-');
+    }
+    frame_of(0, Body::Record(Record::Reject(Reject { reason, sentence: &sentence })))
 }

@@ -236,9 +236,9 @@ impl Peers {
 
     /// A node has no link any more: intents that relied on it dial after a pause.
     pub(super) fn detach_intents(&mut self, rid: &NodeRid, turn: &mut Turn<'_>) {
-        let relied = self.intents.iter().filter(|(_, i)| {
-            matches!(&i.state, IntentState::Attached(attached) if attached == rid)
-        });
+        let relied = self.intents.iter().filter(
+            |(_, i)| matches!(&i.state, IntentState::Attached(attached) if attached == rid),
+        );
         for id in relied.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.intent_closed(id, turn);
         }

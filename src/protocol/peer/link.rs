@@ -44,6 +44,12 @@ pub(super) struct LaneDial {
     pub(super) conn: Option<ConnId>,
 }
 
+impl Link {
+    pub(super) const fn is_up(&self) -> bool {
+        matches!(self.state, LinkState::Up { .. })
+    }
+}
+
 impl R {
     /// Whether a link closed for this reason says nothing against dialling again at once.
     const fn is_deliberate(self) -> bool {
@@ -66,7 +72,7 @@ impl Peers {
     pub fn link_to(&self, rid: &NodeRid) -> Option<(LinkId, &Arc<LinkInfo>)> {
         let id = self.peers.get(rid)?.link?;
         let link = self.links.get(&id)?;
-        matches!(link.state, LinkState::Up { .. }).then_some((id, &link.info))
+        link.is_up().then_some((id, &link.info))
     }
 
     pub(super) fn is_closing(&self, link: LinkId) -> bool {
@@ -173,7 +179,8 @@ impl Peers {
     /// Dialer: a lane's stream got through.
     pub(super) fn send_attach(&mut self, dial: DialToken, conn: ConnId, turn: &mut Turn<'_>) {
         let Some(&LaneDial { link, lane, .. }) = self.lane_dials.get(&dial) else { return };
-        if let Some(LinkState::Forming { wire_id, key, .. }) = self.links.get(&link).map(|l| &l.state)
+        if let Some(LinkState::Forming { wire_id, key, .. }) =
+            self.links.get(&link).map(|l| &l.state)
         {
             let mac = key.lane(Label::DialerLane, *wire_id, lane);
             let frame = attach_frame(&LaneAttach { link_id: *wire_id, lane, mac });
@@ -241,12 +248,7 @@ impl Peers {
     }
 
     /// The stream of a lane that was being dialled is gone, and the link with it.
-    pub(super) fn lane_dial_failed(
-        &mut self,
-        dial: DialToken,
-        detail: &str,
-        turn: &mut Turn<'_>,
-    ) {
+    pub(super) fn lane_dial_failed(&mut self, dial: DialToken, detail: &str, turn: &mut Turn<'_>) {
         if let Some(LaneDial { link, lane, .. }) = self.lane_dials.remove(&dial) {
             let detail = format!("lane {lane} could not be attached: {detail}");
             self.close_link(link, R::LaneLost, detail, turn);

@@ -83,8 +83,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use event::{
-    DialToken, IntentId, LinkId, LinkInfo, MeshSecret, PeerCloseReason, PeerConfig,
-    PeerDescriptor, PeerEffect, PeerEvent, PeerIdentity, check_endpoint_secrecy,
+    DialToken, IntentId, LinkId, LinkInfo, MeshSecret, PeerCloseReason, PeerConfig, PeerDescriptor,
+    PeerEffect, PeerEvent, PeerIdentity, check_endpoint_secrecy,
 };
 pub use intent::{IntentState, IntentView};
 pub use liveness::{LaneLiveness, LeaseRenewed, LivenessAction, announced_ms};

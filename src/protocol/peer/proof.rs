@@ -114,8 +114,7 @@ impl Chance {
             drawn[0], drawn[1], drawn[2], drawn[3], drawn[4], drawn[5], drawn[6], drawn[7],
         ]);
         let half_ns = duration_ns(longest) / 2;
-        Duration::from_nanos(duration_ns(longest) - half_ns + random % (half_ns + 1))
-            .min(longest)
+        Duration::from_nanos(duration_ns(longest) - half_ns + random % (half_ns + 1)).min(longest)
     }
 }
 
@@ -139,10 +138,7 @@ mod tests {
         let mut m = Hmac::<Sha256>::new_from_slice(b"Jefe").unwrap();
         m.update(b"what do ya want for nothing?");
         let tag: [u8; 32] = m.finalize().into_bytes().into();
-        assert_eq!(
-            hex(&tag),
-            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
-        );
+        assert_eq!(hex(&tag), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 
     /// Proves R2.3-5.

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use super::admit::Candidate;
 use super::event::{
     DialToken, PeerCloseReason as R, PeerDescriptor, PeerEffect, PeerIdentity,
     check_endpoint_secrecy,
 };
-use super::admit::Candidate;
 use super::handshake::{Attempt, Target, rejected};
 use super::{Peers, Timer, Turn};
 use crate::ids::NodeRid;
@@ -20,9 +20,13 @@ use crate::wire::RejectReason;
 pub(super) enum Pause {
     None,
     /// It failed; the next dial comes then, if it is wanted.
-    Backoff { until: Nanos },
+    Backoff {
+        until: Nanos,
+    },
     /// It refused our dial because its own is under way.
-    TheirDial { until: Nanos },
+    TheirDial {
+        until: Nanos,
+    },
 }
 
 /// The longest pause after so many failures in a row.
@@ -68,7 +72,10 @@ impl Peers {
             if !moved {
                 peer.want = Some(descriptor.clone());
                 let next = until.since(turn.now);
-                return Err((not_connected(descriptor, &peer.last_failure, Some(next)), Some(next)));
+                return Err((
+                    not_connected(descriptor, &peer.last_failure, Some(next)),
+                    Some(next),
+                ));
             }
             self.end_pause(rid);
         }
