@@ -37,6 +37,10 @@ pub const OBJECT_SHARE_DIVISOR: u32 = 4;
 pub const LOCAL_BUDGET_BYTES: u64 = 16 << 20;
 /// Largest frame accepted before a peer has proved who it is.
 pub const MAX_HANDSHAKE_FRAME_BYTES: u32 = 8 << 10;
+/// Accepted streams that may be without a proof at once; then the oldest is closed.
+pub const MAX_HALF_OPEN_HANDSHAKES: usize = 1024;
+/// Peers a node remembers; then the one heard of longest ago that has no link is forgotten.
+pub const MAX_KNOWN_PEERS: usize = 1 << 16;
 
 /// Routes a node caches at most, over all its cores (DESIGN §7).
 pub const ROUTE_CACHE_ROUTES: usize = 65_536;

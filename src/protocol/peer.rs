@@ -1,2 +1,0 @@
-#![forbid(unsafe_code)]
-//! Links: admission, lanes, liveness, reconnection.
