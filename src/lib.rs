@@ -19,6 +19,8 @@ pub mod protocol;
 pub mod exec;
 pub mod transport;
 
+pub mod node;
+
 #[cfg(feature = "sim")]
 pub mod sim;
 

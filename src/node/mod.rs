@@ -1,0 +1,4 @@
+#![forbid(unsafe_code)]
+//! Composition root.
+
+pub mod real;
