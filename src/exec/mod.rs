@@ -1,2 +1,6 @@
 #![forbid(unsafe_code)]
 //! The core loop's parts: mailboxes, wake-ups, timers, idling.
+
+pub mod idle;
+pub mod mailbox;
+pub mod wheel;

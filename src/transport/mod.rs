@@ -1,2 +1,13 @@
 #![forbid(unsafe_code)]
 //! Byte streams, framing and the drivers.
+//!
+//! A **driver** ([`driver::Driver`]) moves bytes of non-blocking streams for one core; [`epoll`] is
+//! the one that works everywhere. [`framing`] cuts what it receives into frames, [`listen`] binds
+//! endpoints, [`filter`] is where a stream's bytes can be changed on their way (TLS, later).
+
+pub mod driver;
+pub mod epoll;
+pub mod filter;
+pub mod framing;
+pub mod listen;
+mod send_queue;

@@ -1,0 +1,148 @@
+#![forbid(unsafe_code)]
+//! What a stream has to send and the kernel has not taken.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+/// Writes are joined into chunks up to this size; a larger write is a chunk of its own and is
+/// never copied.
+const JOIN_BYTES: usize = 64 << 10;
+/// Chunks given to the kernel at once.
+pub(super) const MAX_SLICES: usize = 16;
+
+/// Bytes in order, with their exact count.
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    chunks: VecDeque<Vec<u8>>,
+    /// Bytes of the first chunk that are gone.
+    sent_of_first: usize,
+    unsent_bytes: usize,
+}
+
+impl SendQueue {
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unsent_bytes == 0
+    }
+
+    /// Appends `bytes[from..]` and leaves `bytes` empty. Takes the buffer itself when it can.
+    pub(super) fn push(&mut self, bytes: &mut Vec<u8>, from: usize) {
+        let len = bytes.len() - from;
+        if len == 0 {
+            bytes.clear();
+            return;
+        }
+        self.unsent_bytes += len;
+        match self.chunks.back_mut() {
+            Some(last) if last.len() + len <= JOIN_BYTES => {
+                last.extend_from_slice(&bytes[from..]);
+                bytes.clear();
+            }
+            None => {
+                self.chunks.push_back(std::mem::take(bytes));
+                self.sent_of_first = from;
+            }
+            Some(_) if from == 0 => self.chunks.push_back(std::mem::take(bytes)),
+            Some(_) => {
+                self.chunks.push_back(bytes[from..].to_vec());
+                bytes.clear();
+            }
+        }
+    }
+
+    /// The first chunks, for one gathered write; gives how many of `slices` are set.
+    pub(super) fn fill<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
+        let mut count = 0;
+        for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
+            let from = if count == 0 { self.sent_of_first } else { 0 };
+            *slice = IoSlice::new(&chunk[from..]);
+            count += 1;
+        }
+        count
+    }
+
+    /// The kernel took `taken` bytes.
+    pub(super) fn advance(&mut self, taken: usize) {
+        self.unsent_bytes -= taken;
+        self.sent_of_first += taken;
+        while let Some(first) = self.chunks.front()
+            && self.sent_of_first >= first.len()
+        {
+            self.sent_of_first -= first.len();
+            self.chunks.pop_front();
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The bytes in order, as chunks.
+    pub(super) fn into_chunks(mut self) -> VecDeque<Vec<u8>> {
+        if let Some(first) = self.chunks.front_mut() {
+            first.drain(..self.sent_of_first);
+        }
+        self.chunks
+    }
+
+    /// The reverse of [`SendQueue::into_chunks`].
+    pub(super) fn from_chunks(mut chunks: VecDeque<Vec<u8>>) -> Self {
+        chunks.retain(|chunk| !chunk.is_empty());
+        let unsent_bytes = chunks.iter().map(Vec::len).sum();
+        Self { chunks, sent_of_first: 0, unsent_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The queue is a byte queue: whatever is pushed, taken and moved to another driver, bytes
+        /// come out once and in order, and the count is exact.
+        #[test]
+        fn is_a_byte_queue(
+            steps in proptest::collection::vec((0usize..3, 0usize..90_000, 0usize..50), 1..40),
+        ) {
+            let mut queue = SendQueue::default();
+            let mut model: VecDeque<u8> = VecDeque::new();
+            let mut next = 0u8;
+            for (kind, amount, from) in steps {
+                match kind {
+                    0 => {
+                        let mut bytes: Vec<u8> = (0..amount)
+                            .map(|_| {
+                                next = next.wrapping_mul(5).wrapping_add(1);
+                                next
+                            })
+                            .collect();
+                        let from = from.min(bytes.len());
+                        model.extend(&bytes[from..]);
+                        queue.push(&mut bytes, from);
+                        prop_assert!(bytes.is_empty());
+                    }
+                    1 => {
+                        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                        let count = queue.fill(&mut slices);
+                        let offered: Vec<u8> = slices[..count].iter().flat_map(|s| s.to_vec()).collect();
+                        let taken = amount.min(offered.len());
+                        prop_assert_eq!(count == 0, model.is_empty());
+                        let expected: Vec<u8> = model.drain(..taken).collect();
+                        prop_assert_eq!(&offered[..taken], &expected[..]);
+                        queue.advance(taken);
+                    }
+                    _ => queue = SendQueue::from_chunks(queue.into_chunks()),
+                }
+                prop_assert_eq!(queue.unsent_bytes(), model.len());
+                prop_assert_eq!(queue.is_empty(), model.is_empty());
+            }
+            let rest: Vec<u8> = queue.into_chunks().into_iter().flatten().collect();
+            prop_assert_eq!(rest, Vec::from(model));
+        }
+    }
+}
