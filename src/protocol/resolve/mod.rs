@@ -31,13 +31,16 @@
 //! that must survive a crash: a row that was not cleared is cleared by the next caller.
 
 mod classify;
+mod rows;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::commit::CommitOutcome;
 pub use classify::{Answer, Classified, OwnerSight, Row, SeenLease, classify};
-pub use words::{ClearOutcome, Effect, Event, ReadId, ResolveCounters};
+pub use rows::{decode_owner, decode_row, owner_keys};
+pub use words::{Effect, Event, ReadId, ResolveCounters};
 
 use crate::env::Planted;
 use crate::error::{Error, ErrorKind};
@@ -430,7 +433,7 @@ impl Resolver {
         &mut self,
         key: ObjectKey,
         id: ReadId,
-        outcome: ClearOutcome,
+        outcome: CommitOutcome,
         now: Nanos,
         out: &mut Vec<Effect>,
     ) {
@@ -442,7 +445,7 @@ impl Resolver {
             self.counters.late_answers += 1;
             return;
         };
-        if let ClearOutcome::Failed(error) = outcome
+        if let CommitOutcome::Failed(error) = outcome
             && let Some(pending) = self.ids.get_mut(&key)
         {
             let waiters = pending.take(|w| w.called < clear.issued);

@@ -426,7 +426,12 @@ fn a_cancelled_waiter_hears_nothing_and_the_read_still_fills_the_cache() {
 /// Proves R2.2b-2.
 #[test]
 fn a_dead_creators_row_is_cleared_and_missing_comes_only_after_a_new_read() {
-    for outcome in [ClearOutcome::Committed, ClearOutcome::Conflict, ClearOutcome::Unknown] {
+    for outcome in [
+        CommitOutcome::Committed(StoreVersion::FIRST),
+        CommitOutcome::Conflict,
+        CommitOutcome::Fenced,
+        CommitOutcome::Unknown,
+    ] {
         let mut b = Bench::new();
         let read = b.lookup_read("x", 1);
         let creating = row(CREATING, 4);
@@ -453,7 +458,7 @@ fn a_clear_that_failed_is_a_store_failure_and_one_without_an_answer_is_followed_
     };
     let mut b = Bench::new();
     let clear = start(&mut b);
-    let outcome = ClearOutcome::Failed(Error::unavailable("no"));
+    let outcome = CommitOutcome::Failed(Error::unavailable("no"));
     let out = b.on(Event::Cleared { key: key("x"), read: clear, outcome });
     assert!(matches!(&answers(&out)[..], [(w, Answer::StoreFailure(_))] if w[..] == [1]));
     assert!(b.resolver.is_empty());
@@ -607,8 +612,11 @@ impl World {
                 if matches {
                     self.change(id, 0);
                 }
-                let outcome =
-                    if matches { ClearOutcome::Committed } else { ClearOutcome::Conflict };
+                let outcome = if matches {
+                    CommitOutcome::Committed(StoreVersion::FIRST)
+                } else {
+                    CommitOutcome::Conflict
+                };
                 Event::Cleared { key, read, outcome }
             }
             other => panic!("not a call: {other:?}"),

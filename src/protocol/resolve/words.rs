@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! What goes into the resolver and what comes out of it.
 
+use super::super::commit::CommitOutcome;
 use super::{Answer, OwnerSight, Row};
 use crate::error::Error;
 use crate::ids::ObjectKey;
@@ -60,7 +61,7 @@ pub enum Event {
         /// Which clear.
         read: ReadId,
         /// How.
-        outcome: ClearOutcome,
+        outcome: CommitOutcome,
     },
     /// What was read about `key` before now is doubtful.
     Invalidated {
@@ -73,19 +74,6 @@ pub enum Event {
     Tick,
     /// The node shuts down: everybody waiting is answered.
     Shutdown,
-}
-
-/// How the deletion of a dead creator's row ended.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ClearOutcome {
-    /// The row is gone.
-    Committed,
-    /// The row or the owner's lease is not what was read.
-    Conflict,
-    /// Nobody knows.
-    Unknown,
-    /// Nothing was written, for certain.
-    Failed(Error),
 }
 
 /// What is to be done.
