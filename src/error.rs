@@ -77,7 +77,7 @@ impl fmt::Display for ErrorKind {
 /// assert_eq!(e.kind(), ErrorKind::Rejected);
 /// assert_eq!(e.to_string(), "Rejected: the room is full");
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Error {
     kind: ErrorKind,
     text: Box<str>,

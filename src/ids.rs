@@ -482,6 +482,19 @@ impl std::hash::Hash for ObjectKey {
     }
 }
 
+impl Ord for ObjectKey {
+    /// By hash, then kind, then id: an order that a run repeats, and that means nothing else.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.hash, self.kind, &self.id).cmp(&(other.hash, other.kind, &other.id))
+    }
+}
+
+impl PartialOrd for ObjectKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.kind, &*self.id)

@@ -5,6 +5,7 @@
 pub mod error;
 pub mod ids;
 pub mod limits;
+pub mod sync;
 pub mod time;
 
 pub mod location;
@@ -12,12 +13,15 @@ pub mod wire;
 
 pub mod env;
 
+pub mod route;
 pub mod store;
 
 pub mod protocol;
 
 pub mod exec;
 pub mod transport;
+
+pub mod node;
 
 #[cfg(feature = "sim")]
 pub mod sim;

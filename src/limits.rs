@@ -25,6 +25,10 @@ pub const MAX_MAX_FRAME_BYTES: u32 = 1 << 30;
 pub const MAX_LANES: u16 = 16;
 /// Cores per node at most.
 pub const MAX_CORES: u16 = 256;
+/// Routes the cache holds.
+pub const DEFAULT_ROUTE_CACHE_CAPACITY: usize = 65_536;
+/// Bytes of operations a core keeps waiting (resolving, for a link, for credit) at most.
+pub const WAITING_BUDGET_BYTES: u64 = 64 << 20;
 /// Bytes of credit a receiver grants per lane.
 pub const LANE_WINDOW_BYTES: u32 = 1 << 20;
 /// The share of a lane's window, or of a core's budget, one object may hold: 1/4.
@@ -33,6 +37,17 @@ pub const OBJECT_SHARE_DIVISOR: u32 = 4;
 pub const LOCAL_BUDGET_BYTES: u64 = 16 << 20;
 /// Largest frame accepted before a peer has proved who it is.
 pub const MAX_HANDSHAKE_FRAME_BYTES: u32 = 8 << 10;
+
+/// Routes a node caches at most, over all its cores (DESIGN §7).
+pub const ROUTE_CACHE_ROUTES: usize = 65_536;
+/// Routes per set of the route cache.
+pub const ROUTE_CACHE_WAYS: usize = 4;
+/// Store reads of one id in flight at most; later callers wait for one of them to end.
+pub const MAX_READS_PER_ID: usize = 3;
+/// Requests that ended without a reply and whose late reply is still told apart by kind.
+pub const LATE_REPLY_MEMORY: usize = 1024;
+/// Creation attempts whose result a core remembers for callers that ask late.
+pub const CREATION_MEMORY: usize = 1024;
 
 /// The age at which a cached route ends (R0-6).
 pub const DEFAULT_ROUTE_CACHE_MAX_AGE: Duration = Duration::from_secs(15);

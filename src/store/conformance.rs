@@ -1,2 +1,2 @@
 #![forbid(unsafe_code)]
-//! Resolving an id.
+//! x

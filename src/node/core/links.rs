@@ -1,0 +1,613 @@
+#![forbid(unsafe_code)]
+//! Links and lanes as a core sees them: the streams it owns, what goes out on them, and, on core
+//! 0, the peers machine.
+//!
+//! A lane has two outgoing buffers. `control` (probes, credit) always leaves. `frames` (messages
+//! and replies) leaves only while the node's lease stands; otherwise it stays where it is, in
+//! order, until a renewal (R5-16).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Core;
+use crate::env::{ConnId, Env};
+use crate::ids::{FixedMap, NodeGeneration, NodeRid};
+use crate::limits;
+use crate::node::counters::Counter;
+use crate::node::operation::Mail;
+use crate::protocol::credit::{CreditReturn, CreditWindow};
+use crate::protocol::peer::{
+    LaneLiveness, LinkId, LinkInfo, LivenessAction, PeerEffect, PeerEvent, Peers, announced_ms,
+};
+use crate::time::Nanos;
+use crate::transport::framing::FrameReader;
+use crate::wire::{self, Body, Control, CreditEntry, Frame, FrameParts, Record};
+
+/// Closed links a core remembers, for lanes that are handed over late.
+const CLOSED_LINKS_KEPT: usize = 1024;
+
+/// A stream this core owns.
+pub(super) struct Lane {
+    conn: ConnId,
+    reader: FrameReader,
+    control: Vec<u8>,
+    frames: Vec<u8>,
+    liveness: LaneLiveness,
+    returns: CreditReturn,
+}
+
+/// A link as every core knows it.
+pub(super) struct Link {
+    pub(super) info: Arc<LinkInfo>,
+    /// All lanes are attached.
+    pub(super) is_up: bool,
+    /// This home core's share of the peer's credit, per lane it sends on.
+    windows: BTreeMap<u16, CreditWindow>,
+}
+
+/// All links of a core.
+#[derive(Default)]
+pub(super) struct Links {
+    lanes: BTreeMap<(LinkId, u16), Lane>,
+    lane_of: FixedMap<ConnId, (LinkId, u16)>,
+    links: BTreeMap<LinkId, Link>,
+    of_node: FixedMap<(NodeRid, NodeGeneration), LinkId>,
+    closed: BTreeSet<LinkId>,
+    /// Lanes with something to send.
+    dirty: BTreeSet<(LinkId, u16)>,
+}
+
+impl Links {
+    /// The link to this lifecycle of a node, if it is up.
+    pub(super) fn to_node(&self, rid: &NodeRid, generation: NodeGeneration) -> Option<(LinkId, &Link)> {
+        let id = *self.of_node.get(&(rid.clone(), generation))?;
+        let link = self.links.get(&id)?;
+        link.is_up.then_some((id, link))
+    }
+
+    pub(super) fn get(&self, link: LinkId) -> Option<&Link> {
+        self.links.get(&link)
+    }
+
+    /// This core's credit on a lane.
+    pub(super) fn window(&mut self, link: LinkId, lane: u16) -> Option<&mut CreditWindow> {
+        self.links.get_mut(&link)?.windows.get_mut(&lane)
+    }
+
+    /// The next time a lane wants to be looked at.
+    pub(super) fn next_deadline(&self) -> Nanos {
+        self.lanes.values().map(|lane| lane.liveness.next_deadline()).min().unwrap_or(Nanos::MAX)
+    }
+
+    /// Drops what was not let out; a fenced node does this.
+    pub(super) fn drop_withheld(&mut self) {
+        self.lanes.values_mut().for_each(|lane| lane.frames.clear());
+    }
+}
+
+/// What only core 0 has.
+pub(super) struct Zero {
+    pub(super) peers: Peers,
+    pub(super) wake: Nanos,
+    effects: Vec<PeerEffect>,
+}
+
+impl Zero {
+    pub(super) fn new(peers: Peers) -> Self {
+        Self { peers, wake: Nanos::MAX, effects: Vec::new() }
+    }
+}
+
+/// The share of a lane's window that one home core of the sender gets: all of it when the core
+/// counts divide, so that one core alone sends on the lane.
+fn share_of_window(window: u32, lanes: u16, cores: u16) -> u32 {
+    let senders = if lanes % cores == 0 { 1 } else { cores };
+    (window / u32::from(senders)).max(1)
+}
+
+fn tag_of(link: LinkId, lane: u16) -> u64 {
+    link.0 << 16 | u64::from(lane)
+}
+
+impl<E: Env<Mail = Mail>> Core<E> {
+    /// The core of this node that owns a lane.
+    fn lane_core(&self, lane: u16) -> u16 {
+        lane % self.shared.settings.cores
+    }
+
+    /// Sends mail to every core of the node; this one handles it at once.
+    pub(super) fn broadcast(&mut self, env: &mut E, mail: impl Fn() -> Mail) {
+        for core in 0..self.shared.settings.cores {
+            if core != self.index {
+                env.mail(core, mail());
+            }
+        }
+        self.on_mail(env, mail());
+    }
+
+    /// Gives the peers machine an event and carries out what it wants. Core 0 only.
+    pub(super) fn step_peers(&mut self, env: &mut E, event: PeerEvent) {
+        let Some(zero) = &mut self.zero else { return };
+        if zero.peers.wants_entropy() {
+            let mut seed = [0; 32];
+            seed.chunks_mut(8).for_each(|c| c.copy_from_slice(&env.random().to_ne_bytes()));
+            zero.peers.add_entropy(seed);
+        }
+        let mut effects = std::mem::take(&mut zero.effects);
+        zero.peers.step(event, self.now, &mut effects);
+        let mut at = 0;
+        while at < effects.len() {
+            // Carrying one out may add to the list: a dial is answered at once.
+            let effect = std::mem::replace(&mut effects[at], PeerEffect::Wake(Nanos::MAX));
+            let is_wake = matches!(effect, PeerEffect::Wake(_));
+            self.do_peer_effect(env, effect, &mut effects, is_wake);
+            at += 1;
+        }
+        effects.clear();
+        if let Some(zero) = &mut self.zero {
+            zero.effects = effects;
+        }
+    }
+
+    fn do_peer_effect(
+        &mut self,
+        env: &mut E,
+        effect: PeerEffect,
+        effects: &mut Vec<PeerEffect>,
+        is_wake: bool,
+    ) {
+        debug_assert!(!is_wake || matches!(effect, PeerEffect::Wake(_)));
+        match effect {
+            PeerEffect::Dial { dial, endpoint } => {
+                let conn = env.dial(&endpoint);
+                if let Some(zero) = &mut self.zero {
+                    zero.peers.step(PeerEvent::Dialed { dial, conn }, self.now, effects);
+                }
+            }
+            PeerEffect::Send { conn, mut frame } => env.write(conn, &mut frame),
+            PeerEffect::Close { conn, reason, detail } => {
+                tracing::debug!(reason = reason.counter(), detail, "a stream is closed");
+                self.count_close(reason.counter(), reason.is_violation());
+                env.close(conn, true);
+            }
+            PeerEffect::LinkAdmitted { link, info } => {
+                self.broadcast(env, || Mail::LinkAdmitted { link, info: info.clone() });
+            }
+            PeerEffect::LaneReady { conn, link, lane, core, unread } => {
+                env.hand_over(conn, core, tag_of(link, lane), unread);
+            }
+            PeerEffect::LinkUp { link, info } => {
+                tracing::info!(peer = %info.peer, lanes = info.lanes, "a link is up");
+                self.count(Counter::LinksUp, 1);
+                self.broadcast(env, || Mail::LinkUp { link });
+            }
+            PeerEffect::CloseLink { link, peer, reason, detail } => {
+                tracing::info!(peer = %peer, reason = reason.counter(), detail, "a link is closed");
+                self.count_close(reason.counter(), reason.is_violation());
+                let reason: Arc<str> = detail.into();
+                self.broadcast(env, || Mail::LinkClose { link, reason: reason.clone() });
+            }
+            PeerEffect::LinkDown { .. } => self.count(Counter::LinksDown, 1),
+            PeerEffect::NeedMet { .. } => {}
+            PeerEffect::NeedFailed { peer, reason, next_attempt_in } => {
+                let text: Arc<str> = match next_attempt_in {
+                    Some(pause) => format!("{reason}; dialled again at the earliest in {pause:?}").into(),
+                    None => reason.into(),
+                };
+                self.broadcast(env, || Mail::NeedFailed {
+                    rid: peer.rid.clone(),
+                    node_generation: peer.node_generation,
+                    text: text.clone(),
+                });
+            }
+            PeerEffect::Wake(at) => {
+                if let Some(zero) = &mut self.zero {
+                    zero.wake = at;
+                }
+            }
+        }
+    }
+
+    /// Counts why a stream or link was closed.
+    pub(super) fn count_close(&mut self, reason: &'static str, is_violation: bool) {
+        self.shared.count_close(reason);
+        if is_violation {
+            self.count(Counter::ProtocolViolations, 1);
+        }
+    }
+
+    pub(super) fn on_link_admitted(&mut self, env: &mut E, link: LinkId, info: Arc<LinkInfo>) {
+        if self.links.closed.contains(&link) {
+            return;
+        }
+        let cores = self.shared.settings.cores;
+        let share = share_of_window(info.lane_window_bytes, info.lanes, cores);
+        let windows = (0..info.lanes).map(|lane| (lane, CreditWindow::new(share.into()))).collect();
+        let max_frame_bytes = info.max_frame_bytes;
+        self.links.links.insert(link, Link { info, is_up: false, windows });
+        let early: Vec<u16> = self
+            .links
+            .lanes
+            .range_mut((link, 0)..=(link, u16::MAX))
+            .map(|((_, lane), state)| {
+                state.reader.set_max_bytes(max_frame_bytes);
+                *lane
+            })
+            .collect();
+        for lane in early {
+            self.read_lane(env, link, lane);
+        }
+    }
+
+    pub(super) fn on_link_up(&mut self, env: &mut E, link: LinkId) {
+        let Some(state) = self.links.links.get_mut(&link) else { return };
+        state.is_up = true;
+        let peer = state.info.peer.clone();
+        self.links.of_node.insert((peer.rid.clone(), peer.node_generation), link);
+        self.pump_waiting_for_link(env, &peer.rid, peer.node_generation);
+    }
+
+    /// A stream this core owns from now on.
+    pub(super) fn on_adopted(&mut self, env: &mut E, conn: ConnId, tag: u64, unread: Vec<u8>) {
+        let (link, lane) = (LinkId(tag >> 16), (tag & 0xffff) as u16);
+        if self.links.closed.contains(&link) {
+            env.close(conn, false);
+            self.to_core_zero(env, Mail::LaneClosed { link, lane });
+            return;
+        }
+        let settings = &self.shared.settings;
+        let max = self.links.get(link).map_or(settings.max_frame_bytes, |l| l.info.max_frame_bytes);
+        let mut reader = FrameReader::new(max);
+        reader.feed(unread);
+        let liveness =
+            LaneLiveness::new(settings.liveness_interval, settings.liveness_timeout, self.now);
+        let returns = CreditReturn::new(settings.lane_window_bytes.into());
+        let state = Lane { conn, reader, control: Vec::new(), frames: Vec::new(), liveness, returns };
+        self.links.lanes.insert((link, lane), state);
+        self.links.lane_of.insert(conn, (link, lane));
+        self.read_lane(env, link, lane);
+    }
+
+    /// Whether `conn` is a lane of this core, which one.
+    pub(super) fn lane_of(&self, conn: ConnId) -> Option<(LinkId, u16)> {
+        self.links.lane_of.get(&conn).copied()
+    }
+
+    pub(super) fn on_lane_bytes(&mut self, env: &mut E, link: LinkId, lane: u16, bytes: Vec<u8>) {
+        let now = self.now;
+        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
+        state.liveness.on_received(now);
+        state.reader.feed(bytes);
+        self.read_lane(env, link, lane);
+    }
+
+    /// Handles every whole frame a lane has. Nothing is read before the link's terms are known.
+    fn read_lane(&mut self, env: &mut E, link: LinkId, lane: u16) {
+        let Some(terms) = self.links.get(link) else { return };
+        let max = terms.info.max_frame_bytes;
+        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
+        let mut reader = std::mem::replace(&mut state.reader, FrameReader::new(max));
+        loop {
+            let bytes = match reader.next_frame() {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => break,
+                Err(e) => {
+                    self.violation(env, link, lane, "frame-length", &e.to_string());
+                    return;
+                }
+            };
+            self.count(Counter::FramesIn, 1);
+            if let Err((rule, text)) = self.on_frame(env, link, lane, bytes) {
+                self.violation(env, link, lane, rule, &text);
+                return;
+            }
+            if !self.links.lanes.contains_key(&(link, lane)) {
+                return;
+            }
+        }
+        if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
+            state.reader = reader;
+        }
+    }
+
+    fn on_frame(
+        &mut self,
+        env: &mut E,
+        link: LinkId,
+        lane: u16,
+        bytes: &[u8],
+    ) -> Result<(), (&'static str, String)> {
+        let Some(state) = self.links.get(link) else { return Ok(()) };
+        let frame = Frame::decode(bytes, state.info.max_frame_bytes)
+            .map_err(|e| (e.rule.name(), e.to_string()))?;
+        if frame.lane != lane {
+            return Err(("wrong-lane", format!("a frame of lane {} came on lane {lane}", frame.lane)));
+        }
+        match &frame.body {
+            Body::Control(control) => self.on_control(env, link, lane, control),
+            Body::Record(Record::LivenessProbe(probe)) => {
+                self.answer_probe(env, link, lane, probe.probe_id);
+                Ok(())
+            }
+            Body::Record(Record::LivenessAck(_)) => Ok(()),
+            Body::Record(Record::Update(update)) => {
+                self.on_update(link, update);
+                Ok(())
+            }
+            Body::Record(_) => {
+                let home = (frame.object_hash % u64::from(self.shared.settings.cores)) as u16;
+                if home == self.index {
+                    return self.on_record(env, link, lane, bytes, &frame);
+                }
+                self.count(Counter::CoreHops, 1);
+                env.mail(home, Mail::Inbound { link, lane, bytes: bytes.to_vec() });
+                Ok(())
+            }
+        }
+    }
+
+    /// A frame that another core read for this home core.
+    pub(super) fn on_inbound(&mut self, env: &mut E, link: LinkId, lane: u16, bytes: &[u8]) {
+        let Some(state) = self.links.get(link) else { return };
+        // The reading core has decoded it before; only what it means can still be wrong.
+        let Ok(frame) = Frame::decode(bytes, state.info.max_frame_bytes) else { return };
+        if let Err((rule, text)) = self.on_record(env, link, lane, bytes, &frame) {
+            self.count_close(rule, true);
+            self.to_core_zero(env, Mail::LaneLost { link, lane, reason: text });
+        }
+    }
+
+    fn on_control(
+        &mut self,
+        env: &mut E,
+        link: LinkId,
+        lane: u16,
+        control: &Control<'_>,
+    ) -> Result<(), (&'static str, String)> {
+        match control {
+            Control::Credit(credit) => {
+                for CreditEntry { object_hash, bytes } in credit.entries() {
+                    let home = (object_hash % u64::from(self.shared.settings.cores)) as u16;
+                    if home == self.index {
+                        self.on_credit_returned(env, link, lane, object_hash, bytes)
+                            .map_err(|text| ("credit-not-spent", text))?;
+                    } else {
+                        env.mail(home, Mail::CreditReturned { link, lane, object: object_hash, bytes });
+                    }
+                }
+                self.pump_waiting_for_credit(env, link, lane);
+                Ok(())
+            }
+            Control::LeaseRenewed(renewed) => {
+                let now = self.now;
+                let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return Ok(()) };
+                if let Some(renewed) = state.liveness.on_lease_renewed(renewed, now)
+                    && let Some(state) = self.links.get(link)
+                {
+                    let rid = state.info.peer.rid.clone();
+                    self.broadcast(env, || Mail::LeaseRenewed {
+                        rid: rid.clone(),
+                        lease_generation: renewed.lease_generation,
+                        deadline: renewed.admission_deadline,
+                    });
+                }
+                Ok(())
+            }
+            Control::LaneAttach(_) => {
+                Err(("unexpected-lane-attach", "a lane that is attached attached again".to_owned()))
+            }
+        }
+    }
+
+    /// Credit the peer gave back to this home core.
+    pub(super) fn on_credit_returned(
+        &mut self,
+        env: &mut E,
+        link: LinkId,
+        lane: u16,
+        object: u64,
+        bytes: u32,
+    ) -> Result<(), String> {
+        let _ = env;
+        match self.links.window(link, lane) {
+            Some(window) => window.give_back(object, bytes.into()).map_err(|e| e.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn answer_probe(&mut self, env: &mut E, link: LinkId, lane: u16, probe_id: u64) {
+        let lease = env.lease();
+        let now = self.now;
+        let generation = self.shared.identity.lease_generation;
+        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
+        let ack = Record::LivenessAck(wire::Liveness { probe_id });
+        push_control(&mut state.control, lane, Body::Record(ack));
+        if let Some(remaining_ms) = announced_ms(&lease, now) {
+            let renewed = wire::LeaseRenewed {
+                probe_id,
+                owner_lease_generation: generation,
+                remaining_ms,
+            };
+            push_control(&mut state.control, lane, Body::Control(Control::LeaseRenewed(renewed)));
+        }
+        self.links.dirty.insert((link, lane));
+    }
+
+    /// Looks at the liveness of every lane whose time has come.
+    pub(super) fn poll_liveness(&mut self, env: &mut E) {
+        let now = self.now;
+        let mut lost = Vec::new();
+        for ((link, lane), state) in &mut self.links.lanes {
+            match state.liveness.poll(now) {
+                None => {}
+                Some(LivenessAction::SendProbe { probe_id }) => {
+                    let probe = Record::LivenessProbe(wire::Liveness { probe_id });
+                    push_control(&mut state.control, *lane, Body::Record(probe));
+                    self.links.dirty.insert((*link, *lane));
+                }
+                Some(LivenessAction::Lost { silent_for }) => lost.push((*link, *lane, silent_for)),
+            }
+        }
+        for (link, lane, silent_for) in lost {
+            let reason = format!("nothing was received for {silent_for:?}");
+            self.lose_lane(env, link, lane, reason);
+        }
+    }
+
+    /// The peer broke the protocol on a lane.
+    fn violation(&mut self, env: &mut E, link: LinkId, lane: u16, rule: &'static str, text: &str) {
+        tracing::warn!(rule, text, "a peer broke the protocol; its link is closed");
+        self.count_close(rule, true);
+        self.lose_lane(env, link, lane, format!("{rule}: {text}"));
+    }
+
+    /// Closes a lane's stream and tells core 0, which closes the link.
+    pub(super) fn lose_lane(&mut self, env: &mut E, link: LinkId, lane: u16, reason: String) {
+        self.drop_lane(env, link, lane);
+        self.to_core_zero(env, Mail::LaneLost { link, lane, reason });
+        // The stream is gone already: nothing of it can be read any more.
+        self.to_core_zero(env, Mail::LaneClosed { link, lane });
+    }
+
+    fn drop_lane(&mut self, env: &mut E, link: LinkId, lane: u16) -> bool {
+        let Some(state) = self.links.lanes.remove(&(link, lane)) else { return false };
+        self.links.lane_of.remove(&state.conn);
+        self.links.dirty.remove(&(link, lane));
+        env.close(state.conn, false);
+        true
+    }
+
+    /// Closes what this core has of a link, ends what was sent on it.
+    pub(super) fn on_link_close(&mut self, env: &mut E, link: LinkId, reason: &Arc<str>) {
+        let lanes: Vec<u16> = self.links.lanes.range((link, 0)..=(link, u16::MAX)).map(|(k, _)| k.1).collect();
+        for lane in lanes {
+            if self.drop_lane(env, link, lane) {
+                self.to_core_zero(env, Mail::LaneClosed { link, lane });
+            }
+        }
+        self.links.closed.insert(link);
+        while self.links.closed.len() > CLOSED_LINKS_KEPT {
+            self.links.closed.pop_first();
+        }
+        let Some(state) = self.links.links.remove(&link) else { return };
+        let peer = &state.info.peer;
+        let node = (peer.rid.clone(), peer.node_generation);
+        if self.links.of_node.get(&node) == Some(&link) {
+            self.links.of_node.remove(&node);
+        }
+        self.held_inbound.retain(|(l, _, _)| *l != link);
+        self.settle_link_lost(env, link, reason);
+        self.pump_waiting_for_link(env, &node.0, node.1);
+    }
+
+    pub(super) fn to_core_zero(&mut self, env: &mut E, mail: Mail) {
+        if self.index == 0 {
+            self.on_mail(env, mail);
+        } else {
+            env.mail(0, mail);
+        }
+    }
+
+    /// Encodes one frame for the lane of `object_hash` on a link and queues it there. Returns its
+    /// size; `None` when it is larger than the peer takes, or the link is gone.
+    pub(super) fn send_frame(
+        &mut self,
+        env: &mut E,
+        link: LinkId,
+        parts: FrameParts<'_>,
+    ) -> Option<usize> {
+        let state = self.links.links.get(&link)?;
+        let lane = (parts.object_hash % u64::from(state.info.lanes)) as u16;
+        let parts = FrameParts { lane, ..parts };
+        let len = parts.encoded_len();
+        if len > state.info.max_frame_bytes as usize {
+            return None;
+        }
+        self.count(Counter::FramesOut, 1);
+        let core = self.lane_core(lane);
+        if core == self.index {
+            let state = self.links.lanes.get_mut(&(link, lane))?;
+            parts.encode(&mut state.frames).ok()?;
+            self.links.dirty.insert((link, lane));
+        } else {
+            let mut bytes = Vec::with_capacity(len);
+            parts.encode(&mut bytes).ok()?;
+            self.count(Counter::CoreHops, 1);
+            env.mail(core, Mail::Frame { link, lane, bytes });
+        }
+        Some(len)
+    }
+
+    /// A frame another core encoded for a lane of this core.
+    pub(super) fn on_frame_mail(&mut self, link: LinkId, lane: u16, bytes: &[u8]) {
+        if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
+            state.frames.extend_from_slice(bytes);
+            self.links.dirty.insert((link, lane));
+        }
+    }
+
+    /// A message that came on a lane has started or was refused: its bytes are free again.
+    pub(super) fn lane_credit_freed(&mut self, env: &mut E, link: LinkId, lane: u16, object: u64, bytes: u32) {
+        let core = self.lane_core(lane);
+        if core != self.index {
+            env.mail(core, Mail::CreditFreed { link, lane, object, bytes });
+        } else if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
+            state.returns.freed(object, bytes.into());
+            self.links.dirty.insert((link, lane));
+        }
+    }
+
+    /// Bytes of an application frame came in on a lane of this core: they hold credit.
+    pub(super) fn lane_credit_spent(&mut self, link: LinkId, lane: u16, bytes: u32) {
+        if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
+            state.returns.spent(bytes.into());
+        }
+    }
+
+    /// Submits what lanes have: control always, frames while the lease stands.
+    pub(super) fn flush_lanes(&mut self, env: &mut E, is_alive: bool) {
+        let mut kept = BTreeSet::new();
+        for (link, lane) in std::mem::take(&mut self.links.dirty) {
+            let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { continue };
+            if let Some(entries) = state.returns.take_due() {
+                push_credit(&mut state.control, lane, &entries);
+            }
+            if !state.control.is_empty() {
+                env.write(state.conn, &mut state.control);
+            }
+            if state.frames.is_empty() {
+                continue;
+            }
+            if is_alive {
+                env.write(state.conn, &mut state.frames);
+            } else {
+                self.shared.counters[usize::from(self.index)].add(Counter::HeldWhileLapsed, 1);
+                kept.insert((link, lane));
+            }
+        }
+        self.links.dirty = kept;
+    }
+}
+
+/// Appends a control frame of a lane. Its fields are our own, so it always encodes.
+fn push_control(out: &mut Vec<u8>, lane: u16, body: Body<'_>) {
+    let parts = FrameParts { lane, ..FrameParts::new(0, body) };
+    let encoded = parts.encode(out);
+    debug_assert!(encoded.is_ok(), "control frames are well formed: {encoded:?}");
+}
+
+/// Appends credit records for `entries`, as many as they need.
+fn push_credit(out: &mut Vec<u8>, lane: u16, entries: &[(u64, u64)]) {
+    let entries: Vec<CreditEntry> = entries
+        .iter()
+        .map(|(object_hash, bytes)| CreditEntry {
+            object_hash: *object_hash,
+            bytes: u32::try_from(*bytes).unwrap_or(u32::MAX),
+        })
+        .collect();
+    for chunk in entries.chunks(limits::CREDIT_ENTRIES_PER_FRAME) {
+        if let Ok(credit) = wire::Credit::new(chunk) {
+            push_control(out, lane, Body::Control(Control::Credit(credit)));
+        }
+    }
+}

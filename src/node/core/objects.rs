@@ -1,0 +1,513 @@
+#![forbid(unsafe_code)]
+//! The objects that live on a core, their queues and their turns.
+//!
+//! An object runs one turn at a time. What a turn answers and sends is not let out when the turn
+//! ends but after the batch of turns, when the clock has been read once more and the lease still
+//! stands (R5-16): a node that was stopped in the middle keeps it back.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::Core;
+use crate::env::{Env, Planted};
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::cells::{Cells, Polled};
+use crate::ids::{
+    AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion,
+};
+use crate::node::counters::Counter;
+use crate::node::operation::{Body as OpBody, CreditOf, Mail, Operation, Queued, ReplyTo, Waiter};
+use crate::object::{
+    Body, CellOutput, ErasedType, Outbox, OutboxItem, Payload, Slot, TurnFacts, TurnInput, Want,
+};
+use crate::time::Nanos;
+use crate::wire::{FailureCode, Status};
+
+/// Turns started or resumed in one round of the loop; the rest waits for the next.
+const TURNS_PER_ROUND: usize = 256;
+
+/// How far an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Made, its Ready row on its way to the Store: messages wait in the queue, because others may
+    /// see the row before this node learns of it.
+    Opening,
+    /// Runs turns.
+    Ready,
+    /// Being destroyed: runs its last turn or `on_closing`, takes nothing in.
+    Closing,
+}
+
+/// One object.
+pub(super) struct Object {
+    pub(super) key: ObjectKey,
+    pub(super) ty: Arc<ErasedType>,
+    pub(super) generation: ObjectGeneration,
+    pub(super) tenure: AuthorityOwnerGeneration,
+    /// The version of its authority row.
+    pub(super) version: StoreVersion,
+    pub(super) state: State,
+    /// `None` while a turn has it, or after a panic.
+    pub(super) body: Option<Body>,
+    pub(super) queue: VecDeque<Queued>,
+    /// The cell of the running turn.
+    pub(super) turn: Option<u64>,
+    /// Stands in the list of objects to run.
+    scheduled: bool,
+}
+
+/// What a cell is for.
+enum CellUse {
+    Turn { object: usize, reply: Option<ReplyTo>, generation: ObjectGeneration },
+    Factory { key: ObjectKey },
+    Closing { object: usize },
+}
+
+/// A turn that waits for one of its operations.
+struct TurnWait {
+    slot: Rc<Slot>,
+    cell: u64,
+}
+
+/// An answer that waits for the end of the batch of turns.
+struct Answer {
+    key: ObjectKey,
+    to: ReplyTo,
+    end: std::result::Result<Option<Payload>, (Status, Error)>,
+}
+
+/// All objects of a core and what runs them.
+pub(super) struct Objects {
+    pub(super) objects: Slab<Object>,
+    by_key: FixedMap<ObjectKey, usize>,
+    runnable: VecDeque<usize>,
+    cells: Cells<CellOutput>,
+    uses: FixedMap<u64, CellUse>,
+    ready_cells: VecDeque<u64>,
+    outbox: Rc<Outbox>,
+    waits: Slab<TurnWait>,
+    answers: VecDeque<Answer>,
+    operations: VecDeque<Operation>,
+    scratch: Vec<OutboxItem>,
+}
+
+impl Objects {
+    pub(super) fn new(cells: Cells<CellOutput>) -> Self {
+        Self {
+            objects: Slab::new(),
+            by_key: FixedMap::default(),
+            runnable: VecDeque::new(),
+            cells,
+            uses: FixedMap::default(),
+            ready_cells: VecDeque::new(),
+            outbox: Rc::default(),
+            waits: Slab::new(),
+            answers: VecDeque::new(),
+            operations: VecDeque::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(super) fn index(&self, key: &ObjectKey) -> Option<usize> {
+        self.by_key.get(key).copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether a turn could be started or resumed now.
+    pub(super) fn has_work(&self) -> bool {
+        !self.runnable.is_empty() || !self.ready_cells.is_empty()
+    }
+
+    /// Whether anything runs, waits or has not been let out.
+    pub(super) fn is_busy(&self) -> bool {
+        self.has_work()
+            || self.cells.len() > 0
+            || !self.answers.is_empty()
+            || !self.operations.is_empty()
+    }
+
+    /// Puts a made object in; it takes messages and runs nothing until it is Ready.
+    pub(super) fn insert(
+        &mut self,
+        key: ObjectKey,
+        ty: Arc<ErasedType>,
+        generation: ObjectGeneration,
+        version: StoreVersion,
+        body: Body,
+    ) -> usize {
+        let object = Object {
+            key: key.clone(),
+            ty,
+            generation,
+            tenure: AuthorityOwnerGeneration::FIRST,
+            version,
+            state: State::Opening,
+            body: Some(body),
+            queue: VecDeque::new(),
+            turn: None,
+            scheduled: false,
+        };
+        let index = self.objects.insert(object);
+        let before = self.by_key.insert(key, index);
+        assert!(before.is_none(), "an id has one object on its home core");
+        index
+    }
+
+    /// Makes an object run what is queued.
+    pub(super) fn schedule(&mut self, index: usize) {
+        let object = &mut self.objects[index];
+        let idle = object.state == State::Ready && object.turn.is_none() && !object.scheduled;
+        if idle && !object.queue.is_empty() {
+            object.scheduled = true;
+            self.runnable.push_back(index);
+        }
+    }
+
+    pub(super) fn wake(&mut self, cell: u64) {
+        self.ready_cells.push_back(cell);
+    }
+
+    /// Puts the end of a turn's operation where the turn looks for it.
+    pub(super) fn settle_wait(&mut self, token: u64, end: Result<Option<Payload>>) {
+        if let Some(wait) = self.waits.try_remove(token as usize) {
+            wait.slot.settle(end);
+            self.ready_cells.push_back(wait.cell);
+        }
+    }
+
+    /// Forgets what was not let out; a fenced node does this (R5-16).
+    pub(super) fn drop_withheld(&mut self) -> usize {
+        let dropped = self.answers.len() + self.operations.len();
+        self.answers.clear();
+        self.operations.clear();
+        dropped
+    }
+}
+
+impl<E: Env<Mail = Mail>> Core<E> {
+    /// Puts a message into an object's queue.
+    pub(super) fn enqueue(&mut self, index: usize, queued: Queued) {
+        self.objects.objects[index].queue.push_back(queued);
+        self.objects.schedule(index);
+    }
+
+    /// Runs turns: first those that were woken, then new ones, bounded.
+    pub(super) fn run_turns(&mut self, env: &mut E) {
+        for _ in 0..TURNS_PER_ROUND {
+            if let Some(cell) = self.objects.ready_cells.pop_front() {
+                self.poll_cell(env, cell);
+            } else if let Some(index) = self.objects.runnable.pop_front() {
+                self.start_turn(env, index);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn start_turn(&mut self, env: &mut E, index: usize) {
+        let Some(object) = self.objects.objects.get_mut(index) else { return };
+        object.scheduled = false;
+        if object.state != State::Ready || object.turn.is_some() {
+            return;
+        }
+        let Some(queued) = object.queue.pop_front() else { return };
+        let (key, generation) = (object.key.clone(), object.generation);
+        self.free_credit(env, &key, queued.credit);
+        if queued.deadline <= self.now {
+            self.count(Counter::ExpiredInQueue, 1);
+            let text = "the request's time was over before its turn";
+            self.refuse(&key, queued.reply, Status::of_kind(ErrorKind::DeadlineExceeded, key.kind()), text);
+            self.objects.schedule(index);
+            return;
+        }
+        let object = &mut self.objects.objects[index];
+        let Some(handler) = object.ty.handler(queued.payload.name()).cloned() else {
+            let text = format!("actor type {:?} does not handle {:?}", object.ty.name, queued.payload.name());
+            self.count(Counter::TurnsFailed, 1);
+            self.refuse(&key, queued.reply, Status::of_code(FailureCode::HandlerNotFound), &text);
+            self.objects.schedule(index);
+            return;
+        };
+        let Some(body) = object.body.take() else {
+            unreachable!("a Ready object without a turn has its body");
+        };
+        let Some(id) = key.actor_id() else { unreachable!("only Actors live here") };
+        let facts = TurnFacts {
+            id,
+            generation,
+            rid: self.shared.settings.rid.clone(),
+            operation: queued.operation,
+            metadata: queued.metadata,
+            remaining: (queued.deadline != Nanos::MAX).then(|| queued.deadline.since(self.now)),
+        };
+        let outbox = self.objects.outbox.clone();
+        let future = handler(body, TurnInput { payload: queued.payload, facts, outbox });
+        let cell = self.objects.cells.insert(future);
+        self.objects.objects[index].turn = Some(cell);
+        let reply = queued.reply;
+        self.objects.uses.insert(cell, CellUse::Turn { object: index, reply, generation });
+        self.poll_cell(env, cell);
+    }
+
+    /// Starts a factory; it ends in `on_factory_made`.
+    pub(super) fn start_factory(
+        &mut self,
+        env: &mut E,
+        key: ObjectKey,
+        future: crate::object::CellFuture,
+    ) {
+        let cell = self.objects.cells.insert(future);
+        self.objects.uses.insert(cell, CellUse::Factory { key });
+        self.objects.wake(cell);
+        let _ = env;
+    }
+
+    fn poll_cell(&mut self, env: &mut E, cell: u64) {
+        let polled = self.objects.cells.poll(cell);
+        if matches!(polled, Polled::Gone) {
+            return;
+        }
+        self.collect_outbox(cell);
+        let output = match polled {
+            Polled::Pending => return,
+            Polled::Gone => unreachable!("looked at above"),
+            Polled::Ready(output) => Ok(output),
+            Polled::Panicked(text) => Err(text),
+        };
+        let Some(used) = self.objects.uses.remove(&cell) else { return };
+        match used {
+            CellUse::Turn { object, reply, generation } => {
+                self.end_turn(env, object, reply, generation, output);
+            }
+            CellUse::Factory { key } => {
+                let made = match output {
+                    Ok(CellOutput::Made(made)) => made,
+                    Ok(_) => unreachable!("a factory makes"),
+                    Err(text) => Err(Error::internal(format!("the factory panicked: {text}"))),
+                };
+                self.on_factory_made(env, &key, made);
+            }
+            CellUse::Closing { object } => self.on_closed(env, object),
+        }
+    }
+
+    fn end_turn(
+        &mut self,
+        env: &mut E,
+        index: usize,
+        reply: Option<ReplyTo>,
+        generation: ObjectGeneration,
+        output: std::result::Result<CellOutput, String>,
+    ) {
+        let object = &mut self.objects.objects[index];
+        assert_eq!(object.generation, generation, "a turn ends in its own incarnation");
+        object.turn = None;
+        let key = object.key.clone();
+        match output {
+            Ok(CellOutput::Turn { body, reply: end }) => {
+                object.body = Some(body);
+                self.answer_turn(&key, reply, end);
+                if self.objects.objects[index].state == State::Closing {
+                    self.close_body(env, index);
+                } else {
+                    self.objects.schedule(index);
+                }
+            }
+            Ok(_) => unreachable!("a turn ends as a turn"),
+            Err(text) => {
+                tracing::error!(object = %key, panic = %text, "a turn panicked; the object is closed");
+                self.count(Counter::TurnsPanicked, 1);
+                let text = format!("the handler panicked: {text}");
+                self.refuse(&key, reply, Status::of_kind(ErrorKind::InternalFailure, key.kind()), &text);
+                self.close_after_panic(env, index);
+            }
+        }
+    }
+
+    fn answer_turn(&mut self, key: &ObjectKey, reply: Option<ReplyTo>, end: Result<Payload>) {
+        self.count(Counter::TurnsHandled, 1);
+        if end.is_err() {
+            self.count(Counter::TurnsFailed, 1);
+        }
+        match (reply, end) {
+            (Some(to), Ok(payload)) => self.push_answer(key, to, Ok(Some(payload))),
+            (Some(to), Err(e)) => {
+                let status = Status::of_kind(e.kind(), key.kind());
+                self.push_answer(key, to, Err((status, e)));
+            }
+            (None, Err(e)) => {
+                tracing::warn!(object = %key, error = %e, "a one-way message failed");
+                self.count(Counter::OneWayFailed, 1);
+            }
+            (None, Ok(_)) => {}
+        }
+    }
+
+    /// Answers a request with an error, or counts a one-way message nobody can be told about.
+    pub(super) fn refuse(&mut self, key: &ObjectKey, reply: Option<ReplyTo>, status: Status, text: &str) {
+        match reply {
+            Some(to) => {
+                let kind = status.error_kind().unwrap_or(ErrorKind::InternalFailure);
+                self.push_answer(key, to, Err((status, Error::new(kind, text))));
+            }
+            None => {
+                tracing::debug!(object = %key, text, "a one-way message was dropped");
+                self.count(Counter::OneWayFailed, 1);
+            }
+        }
+    }
+
+    fn push_answer(
+        &mut self,
+        key: &ObjectKey,
+        to: ReplyTo,
+        end: std::result::Result<Option<Payload>, (Status, Error)>,
+    ) {
+        self.objects.answers.push_back(Answer { key: key.clone(), to, end });
+    }
+
+    /// Lets out what turns answered and sent. The caller has just seen the lease alive.
+    pub(super) fn let_out(&mut self, env: &mut E) {
+        while let Some(Answer { key, to, end }) = self.objects.answers.pop_front() {
+            if env.planted(Planted::DoubleReply) {
+                let end = end.clone();
+                self.send_answer(env, &key, to.clone(), end);
+            }
+            self.send_answer(env, &key, to, end);
+        }
+        while let Some(operation) = self.objects.operations.pop_front() {
+            self.route_operation(env, operation);
+        }
+    }
+
+    /// Turns what a poll left in the outbox into operations.
+    fn collect_outbox(&mut self, cell: u64) {
+        let mut items = std::mem::take(&mut self.objects.scratch);
+        self.objects.outbox.drain(&mut items);
+        let source = match self.objects.uses.get(&cell) {
+            Some(CellUse::Turn { object, .. }) => {
+                let object = &self.objects.objects[*object];
+                object.key.actor_id().map(|id| (id, object.generation))
+            }
+            _ => None,
+        };
+        for item in items.drain(..) {
+            let key = self.shared.actor_key(&item.target);
+            let (is_request, timeout) = match item.want {
+                Want::Admission => (false, self.shared.settings.send_timeout),
+                Want::Reply(timeout) => (true, timeout.unwrap_or(self.shared.settings.request_timeout)),
+            };
+            let waiter = match item.slot {
+                None => Waiter::Nobody,
+                Some(slot) => {
+                    let holds_gate = source.as_ref().is_some_and(|(id, _)| *id == item.target);
+                    if is_request && holds_gate {
+                        slot.settle(Err(Error::invalid(format!(
+                            "{key} asked itself inside its own turn; that turn holds the gate the \
+                             request would wait for"
+                        ))));
+                        self.objects.wake(cell);
+                        continue;
+                    }
+                    let token = self.objects.waits.insert(TurnWait { slot, cell }) as u64;
+                    Waiter::Turn { core: self.index, token }
+                }
+            };
+            self.objects.operations.push_back(Operation {
+                key,
+                body: OpBody::Message { payload: item.payload, metadata: item.metadata, is_request },
+                waiter,
+                timeout,
+                deadline: Nanos::MAX,
+                ticket: 0,
+                source: source.clone(),
+            });
+        }
+        self.objects.scratch = items;
+    }
+
+    /// Begins the end of an object: nothing more is taken in; `on_closing` runs after the running
+    /// turn; then [`Core::on_closed`].
+    pub(super) fn begin_close(&mut self, env: &mut E, index: usize) {
+        let object = &mut self.objects.objects[index];
+        object.state = State::Closing;
+        let key = object.key.clone();
+        let queue = std::mem::take(&mut object.queue);
+        self.refuse_queue(env, &key, queue);
+        if self.objects.objects[index].turn.is_none() {
+            self.close_body(env, index);
+        }
+    }
+
+    fn refuse_queue(&mut self, env: &mut E, key: &ObjectKey, queue: VecDeque<Queued>) {
+        for queued in queue {
+            self.free_credit(env, key, queued.credit);
+            if queued.reply.is_none() {
+                self.count(Counter::DroppedClosed, 1);
+            }
+            let status = Status::of_code(FailureCode::ActorLocationStale);
+            self.refuse(key, queued.reply, status, "the object was closed before the message's turn");
+        }
+    }
+
+    fn close_body(&mut self, env: &mut E, index: usize) {
+        let object = &mut self.objects.objects[index];
+        match object.body.take() {
+            None => self.on_closed(env, index),
+            Some(body) => {
+                let cell = self.objects.cells.insert((object.ty.close)(body));
+                object.turn = Some(cell);
+                self.objects.uses.insert(cell, CellUse::Closing { object: index });
+                self.objects.wake(cell);
+            }
+        }
+    }
+
+    /// Takes an object out; what is still queued (an object that never opened) is refused.
+    pub(super) fn remove_object(&mut self, env: &mut E, index: usize) -> Object {
+        let mut object = self.objects.objects.remove(index);
+        self.objects.by_key.remove(&object.key);
+        if let Some(cell) = object.turn.take() {
+            self.objects.uses.remove(&cell);
+            self.objects.cells.cancel(cell);
+        }
+        let queue = std::mem::take(&mut object.queue);
+        let key = object.key.clone();
+        self.refuse_queue(env, &key, queue);
+        object
+    }
+
+    fn send_answer(
+        &mut self,
+        env: &mut E,
+        key: &ObjectKey,
+        to: ReplyTo,
+        end: std::result::Result<Option<Payload>, (Status, Error)>,
+    ) {
+        match to {
+            ReplyTo::Local(correlation) => {
+                self.settle_request(env, correlation, end.map_err(|(_, e)| e));
+            }
+            ReplyTo::Remote { rid, node_generation, correlation } => {
+                self.send_reply(env, key, &rid, node_generation, correlation, end);
+            }
+        }
+    }
+
+    /// Gives the credit of a message whose turn starts, or that is refused, back.
+    pub(super) fn free_credit(&mut self, env: &mut E, key: &ObjectKey, credit: CreditOf) {
+        let object = key.object_hash().low();
+        match credit {
+            CreditOf::Local { bytes } => self.local_credit_freed(env, key, bytes),
+            CreditOf::Lane { link, lane, bytes } => {
+                self.lane_credit_freed(env, link, lane, object, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+#![forbid(unsafe_code)]
+//! Every setting of a node with its default (R0-6), and the rules between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::env::Endpoint;
+use crate::error::{Error, Result};
+use crate::exec::idle::Idle;
+use crate::ids::{MeshName, NodeRid};
+use crate::limits;
+
+/// The settings in force.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) mesh: MeshName,
+    pub(crate) rid: NodeRid,
+    pub(crate) cores: u16,
+    pub(crate) pin: bool,
+    pub(crate) idle: Idle,
+    pub(crate) listen: Endpoint,
+    pub(crate) advertise: Option<Endpoint>,
+    pub(crate) peers: Vec<Endpoint>,
+    pub(crate) secret: Option<Arc<[u8]>>,
+    pub(crate) route_cache_max_age: Duration,
+    pub(crate) route_cache_capacity: usize,
+    pub(crate) message_follow_duration: Duration,
+    pub(crate) lease_duration: Duration,
+    pub(crate) lease_renew_interval: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) send_timeout: Duration,
+    pub(crate) create_timeout: Duration,
+    pub(crate) store_timeout: Duration,
+    pub(crate) liveness_interval: Duration,
+    pub(crate) liveness_timeout: Duration,
+    pub(crate) max_frame_bytes: u32,
+    pub(crate) lane_window_bytes: u32,
+}
+
+/// R0-7: while both are positive, the cache age is at least 5 s shorter than the follow duration.
+pub(crate) fn check_cache_and_follow(cache: Duration, follow: Duration) -> Result<()> {
+    if cache.is_zero() || follow.is_zero() || cache + limits::CACHE_FOLLOW_GAP <= follow {
+        return Ok(());
+    }
+    Err(Error::not_configured(format!(
+        "route_cache_max_age {cache:?} is not at least {:?} shorter than message_follow_duration \
+         {follow:?}: a cached route must end before the detour closes; shorten the first, lengthen \
+         the second, or set one of them to 0",
+        limits::CACHE_FOLLOW_GAP
+    )))
+}
+
+impl Settings {
+    /// The defaults for a mesh. The rid is generated when the builder names none.
+    pub(crate) fn new(mesh: MeshName, rid: NodeRid, listen: Endpoint) -> Self {
+        Self {
+            mesh,
+            rid,
+            cores: 1,
+            pin: false,
+            idle: Idle::Adaptive,
+            listen,
+            advertise: None,
+            peers: Vec::new(),
+            secret: None,
+            route_cache_max_age: limits::DEFAULT_ROUTE_CACHE_MAX_AGE,
+            route_cache_capacity: limits::DEFAULT_ROUTE_CACHE_CAPACITY,
+            message_follow_duration: limits::DEFAULT_MESSAGE_FOLLOW_DURATION,
+            lease_duration: limits::DEFAULT_LEASE_DURATION,
+            lease_renew_interval: limits::DEFAULT_LEASE_RENEW_INTERVAL,
+            request_timeout: limits::DEFAULT_REQUEST_TIMEOUT,
+            send_timeout: limits::DEFAULT_SEND_TIMEOUT,
+            create_timeout: limits::DEFAULT_CREATE_TIMEOUT,
+            store_timeout: limits::DEFAULT_STORE_TIMEOUT,
+            liveness_interval: limits::DEFAULT_LIVENESS_INTERVAL,
+            liveness_timeout: limits::DEFAULT_LIVENESS_TIMEOUT,
+            max_frame_bytes: limits::DEFAULT_MAX_FRAME_BYTES,
+            lane_window_bytes: limits::LANE_WINDOW_BYTES,
+        }
+    }
+
+    /// Checks every rule between settings. Nothing has been opened yet.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_cache_and_follow(self.route_cache_max_age, self.message_follow_duration)?;
+        let range = |name: &str, value: u64, min: u64, max: u64, unit: &str| {
+            if (min..=max).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::not_configured(format!("{name} is {value}{unit}; it must be {min} to {max}{unit}")))
+        };
+        range("cores", self.cores.into(), 1, limits::MAX_CORES.into(), "")?;
+        range(
+            "max_frame_bytes",
+            self.max_frame_bytes.into(),
+            limits::MIN_MAX_FRAME_BYTES.into(),
+            limits::MAX_MAX_FRAME_BYTES.into(),
+            "",
+        )?;
+        for (name, value) in [
+            ("lease_duration", self.lease_duration),
+            ("lease_renew_interval", self.lease_renew_interval),
+            ("request_timeout", self.request_timeout),
+            ("send_timeout", self.send_timeout),
+            ("create_timeout", self.create_timeout),
+            ("store_timeout", self.store_timeout),
+            ("liveness_interval", self.liveness_interval),
+            ("liveness_timeout", self.liveness_timeout),
+        ] {
+            let ms = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
+            range(name, ms, 1, 86_400_000, " ms")?;
+        }
+        for (name, value) in [
+            ("route_cache_max_age", self.route_cache_max_age),
+            ("message_follow_duration", self.message_follow_duration),
+        ] {
+            let ms = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
+            range(name, ms, 0, 86_400_000, " ms")?;
+        }
+        let twice = self.lease_renew_interval * 2 + limits::LEASE_ADMISSION_MARGIN;
+        if twice >= self.lease_duration {
+            return Err(Error::not_configured(format!(
+                "lease_renew_interval {:?} is too long for lease_duration {:?}: two renewals and the \
+                 margin of {:?} must fit into a lease",
+                self.lease_renew_interval,
+                self.lease_duration,
+                limits::LEASE_ADMISSION_MARGIN
+            )));
+        }
+        if self.liveness_interval * 2 >= self.liveness_timeout {
+            return Err(Error::not_configured(format!(
+                "liveness_interval {:?} is too long for liveness_timeout {:?}: two probes must fit",
+                self.liveness_interval, self.liveness_timeout
+            )));
+        }
+        if self.secret.is_none() {
+            let named = [("listen", Some(&self.listen)), ("advertise", self.advertise.as_ref())];
+            let all = named.into_iter().chain(self.peers.iter().map(|p| ("peer", Some(p))));
+            for (name, endpoint) in all {
+                if let Some(endpoint) = endpoint.filter(|e| !e.is_local()) {
+                    return Err(Error::not_configured(format!(
+                        "{name} {endpoint} is reachable from other machines, and no mesh_secret is \
+                         set; without a secret a node uses loopback and Unix sockets only"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings::new(
+            MeshName::new("m").unwrap(),
+            NodeRid::new("n").unwrap(),
+            "tcp://127.0.0.1:0".parse().unwrap(),
+        )
+    }
+
+    /// Proves R0-6, R0-7.
+    #[test]
+    fn defaults_pass_and_each_rule_refuses() {
+        settings().check().unwrap();
+        type Break = fn(&mut Settings);
+        let cases: [(Break, &str); 8] = [
+            (|s| s.route_cache_max_age = Duration::from_millis(25_001), "route_cache_max_age"),
+            (|s| s.cores = 0, "cores is 0"),
+            (|s| s.max_frame_bytes = 1, "max_frame_bytes is 1"),
+            (|s| s.request_timeout = Duration::ZERO, "request_timeout"),
+            (|s| s.lease_renew_interval = Duration::from_secs(5), "lease_renew_interval"),
+            (|s| s.liveness_interval = Duration::from_secs(9), "liveness_interval"),
+            (|s| s.listen = "tcp://0.0.0.0:0".parse().unwrap(), "mesh_secret"),
+            (|s| s.peers = vec!["tcp://10.0.0.1:1".parse().unwrap()], "peer tcp://10.0.0.1:1"),
+        ];
+        for (spoil, word) in cases {
+            let mut s = settings();
+            spoil(&mut s);
+            let e = s.check().unwrap_err();
+            assert!(e.text().contains(word), "{e} does not say {word}");
+        }
+    }
+
+    /// Proves R0-7.
+    #[test]
+    fn the_gap_is_checked_only_while_both_are_positive() {
+        let s = Duration::from_secs;
+        assert!(check_cache_and_follow(s(25), s(30)).is_ok());
+        assert!(check_cache_and_follow(s(26), s(30)).is_err());
+        assert!(check_cache_and_follow(s(0), s(1)).is_ok());
+        assert!(check_cache_and_follow(s(99), s(0)).is_ok());
+    }
+}
