@@ -4,7 +4,7 @@
 //!
 //! Each rule is a test; its message names file, line and what to do. The checkers themselves are
 //! tested with planted text beside each of them.
-#![allow(clippy::disallowed_methods)] // reads the tree, not a node
+#![allow(clippy::disallowed_methods)] // reads where Cargo says the tree is
 
 #[path = "tidy/lex.rs"]
 mod lex;
@@ -161,4 +161,16 @@ fn every_dependency_has_its_reason() {
         .flat_map(|(path, text)| manifest::dependencies(path, text))
         .collect();
     none_of("Every dependency is one the design names or says what it is for", findings);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let texts = texts();
+    let all: Vec<&str> = texts.iter().map(|(path, _)| path.as_str()).collect();
+    let findings = texts
+        .iter()
+        .filter(|(path, _)| path.ends_with(".md"))
+        .flat_map(|(path, text)| rules::links(path, text, &all))
+        .collect();
+    none_of("Links of pages lead to files of the tree", findings);
 }

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! The one polling loop of the tests. A test crate takes it in with
 //! `#[path = "../support/eventually.rs"] mod eventually;`.
+#![allow(clippy::disallowed_methods)] // the clock and the pause of a test
 
 use std::time::{Duration, Instant};
 

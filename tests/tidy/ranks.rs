@@ -82,18 +82,19 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     for (source, paths) in &files {
         let modules = module_path(&source.path);
         let owner = modules.first().map(String::as_str);
-        if let Some(owner) = owner {
-            if owner != SIM && place(owner).is_none() {
-                findings.push(Finding::new(
-                    &source.path,
-                    1,
-                    format!(
-                        "module `{owner}` has no rank; put it into ROWS of tests/tidy/ranks.rs, \
+        if let Some(owner) = owner
+            && owner != SIM
+            && place(owner).is_none()
+        {
+            findings.push(Finding::new(
+                &source.path,
+                1,
+                format!(
+                    "module `{owner}` has no rank; put it into ROWS of tests/tidy/ranks.rs, \
                          or the file into a module that has one"
-                    ),
-                ));
-                continue;
-            }
+                ),
+            ));
+            continue;
         }
         for path in paths {
             let text = judge(owner, path, &names);
@@ -240,10 +241,11 @@ fn written_paths(source: &Source) -> Vec<Written> {
         } else if token.is_punct("}") {
             depth -= 1;
             inline.retain(|(_, opened)| *opened <= depth);
-        } else if token.is_word("mod") && t.get(i + 2).is_some_and(|x| x.is_punct("{")) {
-            if let Some(name) = next.and_then(Token::word) {
-                inline.push((name.to_owned(), depth + 1));
-            }
+        } else if token.is_word("mod")
+            && t.get(i + 2).is_some_and(|x| x.is_punct("{"))
+            && let Some(name) = next.and_then(Token::word)
+        {
+            inline.push((name.to_owned(), depth + 1));
         }
         let mut inside = file_modules.clone();
         inside.extend(inline.iter().map(|(name, _)| name.clone()));

@@ -225,6 +225,39 @@ pub(crate) fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
+/// Every relative link of a page leads to a file of the tree, whose paths are `all`.
+pub(crate) fn links(path: &str, text: &str, all: &[&str]) -> Vec<Finding> {
+    let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+    let mut findings = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets {
+            let file = target.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            let mut parts: Vec<&str> = dir.split('/').filter(|p| !p.is_empty()).collect();
+            for part in file.split('/') {
+                match part {
+                    ".." => {
+                        parts.pop();
+                    }
+                    "." | "" => {}
+                    _ => parts.push(part),
+                }
+            }
+            let leads_to = parts.join("/");
+            let below = format!("{leads_to}/");
+            if !all.iter().any(|p| *p == leads_to || p.starts_with(&below)) {
+                let text =
+                    format!("links to {target:?}, which is not there; mend or remove the link");
+                findings.push(Finding::new(path, at + 1, text));
+            }
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,5 +385,16 @@ mod tests {
                 assert_eq!(machine_paths("README.md", &text).len(), 0, "{text}");
             }
         }
+    }
+
+    #[test]
+    fn dead_links_are_caught() {
+        let all = ["README.md", "docs/a.md", "docs/b/c.md"];
+        let found = |path, text| lines(&links(path, text, &all));
+        let good = "[a](docs/a.md) [b](docs/b) [c](https://x.org/y) [d](#part)\n[e](docs/a.md#p)";
+        assert_eq!(found("README.md", good), [0; 0]);
+        assert_eq!(found("docs/a.md", "[r](../README.md) [c](./b/c.md)"), [0; 0]);
+        assert_eq!(found("README.md", "x\n[a](docs/a.md) [n](docs/no.md)"), [2]);
+        assert_eq!(found("docs/a.md", "[a](docs/a.md)"), [1]);
     }
 }
