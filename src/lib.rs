@@ -21,9 +21,33 @@ pub mod protocol;
 pub mod exec;
 pub mod transport;
 
-pub mod node;
+pub mod object;
+
+mod node;
 
 #[cfg(feature = "sim")]
 pub mod sim;
 
 pub use error::{Error, ErrorKind, Result};
+pub use node::{
+    ActorHandle, Actors, Counter, Counters, CreateOutcome, Creating, Node, NodeBuilder, Request,
+    Requesting, Resolver, Sending, block_on,
+};
+pub use object::{
+    Actor, ActorType, Context, CreateContext, Handler, IntoPayload, Message, Metadata, Packet,
+    Payload, PreserveState,
+};
+pub use route::{Resolution, RouteInfo};
+
+/// What most programs use.
+pub mod prelude {
+    pub use crate::error::{Error, ErrorKind, Result};
+    pub use crate::ids::{ActorId, ActorRef, NodeRid};
+    pub use crate::node::{CreateOutcome, Node};
+    pub use crate::object::{
+        Actor, Context, CreateContext, Handler, Message, Metadata, Payload, PreserveState,
+    };
+    pub use crate::route::Resolution;
+    #[cfg(feature = "lmdb")]
+    pub use crate::store::lmdb::LmdbStore;
+}

@@ -83,6 +83,12 @@ pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(2);
 pub const RECONNECT_MIN: Duration = Duration::from_millis(50);
 /// Longest pause before a lost peer is dialled again.
 pub const RECONNECT_MAX: Duration = Duration::from_secs(5);
+/// How long the Store may fail in a row while a node starts.
+pub const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a node whose lease has lapsed looks whether it was renewed.
+pub const LAPSED_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Entries of one credit record: it fits any frame a link may carry.
+pub const CREDIT_ENTRIES_PER_FRAME: usize = 4096;
 /// Numbers a node takes from the Store's generation counter at once.
 pub const GENERATION_BLOCK: u64 = 4096;
 

@@ -24,7 +24,7 @@ pub use oneshot::block_on;
 pub use operation::CreateOutcome;
 
 use crate::env::{Endpoint, Post};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{
     ActorId, MeshName, NodeGeneration, NodeRid, ObjectKey, OwnerLeaseGeneration,
 };
@@ -148,13 +148,14 @@ struct Inner {
 
 /// How a node's cores and threads are ended: real threads, or a simulated node's.
 pub(crate) trait End: Send + Sync {
-    /// All cores are done: stops them, gives the lease back, waits for the threads.
-    fn finish(&self, is_graceful: bool);
+    /// Stops the cores, gives the lease back, ends the threads. Settled when all that is done; at
+    /// once when it was called before.
+    fn finish(&self) -> oneshot::Taken<()>;
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.end.finish(false);
+        drop(self.end.finish());
     }
 }
 
@@ -272,11 +273,6 @@ impl Node {
         for taken in done {
             taken.await;
         }
-        self.inner.end.finish(true);
+        self.inner.end.finish().await;
     }
-}
-
-/// The sentence of a handle whose node has ended.
-pub(crate) fn stopped() -> Error {
-    Error::new(crate::error::ErrorKind::ShuttingDown, "the node has stopped")
 }

@@ -31,6 +31,7 @@ use crate::transport::epoll::Epoll;
 use crate::transport::listen::BoundListener;
 
 pub use sources::boottime;
+pub(crate) use sources::random_words;
 pub use threads::spawn_core;
 
 use sources::{LoadReader, RandomSource};

@@ -1,7 +1,6 @@
 #![forbid(unsafe_code)]
 //! Every setting of a node with its default (R0-6), and the rules between them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::env::Endpoint;
@@ -9,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::exec::idle::Idle;
 use crate::ids::{MeshName, NodeRid};
 use crate::limits;
+use crate::protocol::peer::{MeshSecret, check_endpoint_secrecy};
 
 /// The settings in force.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Settings {
     pub(crate) listen: Endpoint,
     pub(crate) advertise: Option<Endpoint>,
     pub(crate) peers: Vec<Endpoint>,
-    pub(crate) secret: Option<Arc<[u8]>>,
+    pub(crate) secret: Option<MeshSecret>,
     pub(crate) route_cache_max_age: Duration,
     pub(crate) route_cache_capacity: usize,
     pub(crate) message_follow_duration: Duration,
@@ -132,18 +132,21 @@ impl Settings {
                 self.liveness_interval, self.liveness_timeout
             )));
         }
-        if self.secret.is_none() {
-            let named = [("listen", Some(&self.listen)), ("advertise", self.advertise.as_ref())];
-            let all = named.into_iter().chain(self.peers.iter().map(|p| ("peer", Some(p))));
-            for (name, endpoint) in all {
-                if let Some(endpoint) = endpoint.filter(|e| !e.is_local()) {
-                    return Err(Error::not_configured(format!(
-                        "{name} {endpoint} is reachable from other machines, and no mesh_secret is \
-                         set; without a secret a node uses loopback and Unix sockets only"
-                    )));
-                }
-            }
+        range("lane_window_bytes", self.lane_window_bytes.into(), 65_536, 1 << 30, "")?;
+        if let (Endpoint::Tcp(addr), None) = (&self.listen, &self.advertise)
+            && addr.ip().is_unspecified()
+            && self.secret.is_some()
+        {
+            return Err(Error::not_configured(format!(
+                "listen {} takes connections on every address, which tells nobody where to dial; \
+                 set advertise to the address others shall use",
+                self.listen
+            )));
         }
+        let secret = self.secret.as_ref();
+        check_endpoint_secrecy("listen", &self.listen, secret)?;
+        self.advertise.iter().try_for_each(|e| check_endpoint_secrecy("advertise", e, secret))?;
+        self.peers.iter().try_for_each(|e| check_endpoint_secrecy("peer", e, secret))?;
         Ok(())
     }
 }
@@ -172,7 +175,7 @@ mod tests {
             (|s| s.request_timeout = Duration::ZERO, "request_timeout"),
             (|s| s.lease_renew_interval = Duration::from_secs(5), "lease_renew_interval"),
             (|s| s.liveness_interval = Duration::from_secs(9), "liveness_interval"),
-            (|s| s.listen = "tcp://0.0.0.0:0".parse().unwrap(), "mesh_secret"),
+            (|s| s.listen = "tcp://0.0.0.0:0".parse().unwrap(), "mesh secret"),
             (|s| s.peers = vec!["tcp://10.0.0.1:1".parse().unwrap()], "peer tcp://10.0.0.1:1"),
         ];
         for (spoil, word) in cases {

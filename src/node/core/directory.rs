@@ -17,6 +17,7 @@ use crate::node::counters::Counter;
 use crate::node::operation::{
     Body as OpBody, CreditOf, End, Mail, Operation, Queued, ReplyTo, Waiter,
 };
+use crate::protocol::credit::Take;
 use crate::protocol::peer::{LinkId, PeerDescriptor, PeerIdentity};
 use crate::protocol::resolve::{Answer, Event as ResolveEvent};
 use crate::route::Route;
@@ -124,7 +125,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         operation.deadline = self.now + operation.timeout;
         let key = operation.key.clone();
-        if env.planted(Planted::DropFifoWhileResolving) || !self.directory.fifos.contains_key(&key) {
+        if !self.directory.fifos.contains_key(&key) {
             if let Tried::Wait(operation, wait) = self.attempt(env, operation, None) {
                 self.park(env, operation, wait);
             }
@@ -149,16 +150,19 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 limits::WAITING_BUDGET_BYTES,
                 wait.reason()
             );
-            if let Wait::Route(waiter) = wait {
-                self.step_resolver(env, ResolveEvent::Cancel { key, waiter });
-            }
+            self.leave_wait(env, &key, &wait);
             self.settle(env, operation.waiter, Err(Error::unavailable(text)));
             return;
         }
         self.directory.parked_bytes += bytes;
         self.set_timer(operation.deadline, super::Timer::Parked(key.clone()));
         self.register_wait(env, &key, &wait);
-        self.directory.fifos.entry(key.clone()).or_default().push_back(Parked { operation, wait });
+        let fifo = self.directory.fifos.entry(key.clone()).or_default();
+        if env.planted(Planted::DropFifoWhileResolving) {
+            fifo.push_front(Parked { operation, wait });
+        } else {
+            fifo.push_back(Parked { operation, wait });
+        }
         // The resolver may have answered before the operation stood in its FIFO.
         self.take_early_answers(env, &key);
     }
@@ -309,12 +313,32 @@ impl<E: Env<Mail = Mail>> Core<E> {
         *fifo = kept;
         for Parked { operation, wait } in expired {
             self.directory.parked_bytes -= size_of(&operation);
-            if let Wait::Route(waiter) = wait {
-                self.step_resolver(env, ResolveEvent::Cancel { key: key.clone(), waiter });
-            }
+            self.leave_wait(env, key, &wait);
             self.settle_expired(env, operation, &wait);
         }
         self.pump(env, key);
+    }
+
+    /// An operation does not wait any more: whoever it waited for is told.
+    fn leave_wait(&mut self, env: &mut E, key: &ObjectKey, wait: &Wait) {
+        let object = key.object_hash().low();
+        match wait {
+            Wait::Route(waiter) => {
+                let event = ResolveEvent::Cancel { key: key.clone(), waiter: *waiter };
+                self.step_resolver(env, event);
+            }
+            Wait::LaneCredit(link, lane) => {
+                if let Some(window) = self.links.window(*link, *lane) {
+                    window.withdraw(object);
+                }
+                self.pump_waiting_for_credit(env, *link, *lane);
+            }
+            Wait::LocalCredit => {
+                self.local_credit.withdraw(object);
+                self.local_credit_returned = true;
+            }
+            Wait::Behind | Wait::Answered(_) | Wait::Link(..) | Wait::Lease => {}
+        }
     }
 
     fn settle_expired(&mut self, env: &mut E, operation: Operation, wait: &Wait) {
@@ -331,9 +355,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let Some(at) = fifo.iter().position(|p| p.operation.ticket == ticket) else { return false };
         let Some(Parked { operation, wait }) = fifo.remove(at) else { return false };
         self.directory.parked_bytes -= size_of(&operation);
-        if let Wait::Route(waiter) = wait {
-            self.step_resolver(env, ResolveEvent::Cancel { key: key.clone(), waiter });
-        }
+        self.leave_wait(env, key, &wait);
+        drop(operation);
         self.pump(env, key);
         true
     }
@@ -442,7 +465,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
             OpBody::Message { payload, metadata, is_request } => {
                 let bytes = payload.part().len() as u32;
-                if !self.local_credit.try_take(key.object_hash().low(), bytes.into()) {
+                let object = key.object_hash().low();
+                if self.local_credit.try_take(object, bytes.into()) != Take::Taken {
                     if env.planted(Planted::LoseMessageOnCredit) {
                         self.settle(env, operation.waiter, Ok(None));
                         return Tried::Done;
@@ -532,8 +556,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         if is_message {
             let object = key.object_hash().low();
-            let taken = self.links.window(link, lane).is_some_and(|w| w.try_take(object, len as u64));
-            if !taken {
+            let window = self.links.window(link, lane);
+            if window.is_none_or(|w| w.try_take(object, len as u64) != Take::Taken) {
                 if env.planted(Planted::LoseMessageOnCredit) {
                     self.settle(env, operation.waiter, Ok(None));
                     return Tried::Done;

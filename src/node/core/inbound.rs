@@ -131,7 +131,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Record::Message(message) => {
                 let key = self.key_of(message.kind(), message.id)?;
                 let bytes = len as u32;
-                self.lane_credit_spent(env, link, lane, bytes);
                 let credit = CreditOf::Lane { link, lane, bytes };
                 let reply = message.correlation.map(to);
                 self.admit_message(env, &key, message, frame, reply, credit);

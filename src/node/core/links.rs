@@ -6,7 +6,7 @@
 //! and replies) leaves only while the node's lease stands; otherwise it stays where it is, in
 //! order, until a renewal (R5-16).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::Core;
@@ -15,7 +15,7 @@ use crate::ids::{FixedMap, NodeGeneration, NodeRid};
 use crate::limits;
 use crate::node::counters::Counter;
 use crate::node::operation::Mail;
-use crate::protocol::credit::{CreditReturn, CreditWindow};
+use crate::protocol::credit::{CreditReturn, CreditWindow, lane_share_bytes};
 use crate::protocol::peer::{
     LaneLiveness, LinkId, LinkInfo, LivenessAction, PeerEffect, PeerEvent, Peers, announced_ms,
 };
@@ -74,9 +74,18 @@ impl Links {
         self.links.get_mut(&link)?.windows.get_mut(&lane)
     }
 
+    /// The links that are up.
+    pub(super) fn up(&self) -> Vec<LinkId> {
+        self.links.iter().filter(|(_, link)| link.is_up).map(|(id, _)| *id).collect()
+    }
+
     /// The next time a lane wants to be looked at.
     pub(super) fn next_deadline(&self) -> Nanos {
-        self.lanes.values().map(|lane| lane.liveness.next_deadline()).min().unwrap_or(Nanos::MAX)
+        let due = |lane: &Lane| {
+            let returns = lane.returns.next_deadline().unwrap_or(Nanos::MAX);
+            lane.liveness.next_deadline().min(returns)
+        };
+        self.lanes.values().map(due).min().unwrap_or(Nanos::MAX)
     }
 
     /// Drops what was not let out; a fenced node does this.
@@ -88,21 +97,14 @@ impl Links {
 /// What only core 0 has.
 pub(super) struct Zero {
     pub(super) peers: Peers,
-    pub(super) wake: Nanos,
-    effects: Vec<PeerEffect>,
+    events: VecDeque<PeerEvent>,
+    is_stepping: bool,
 }
 
 impl Zero {
     pub(super) fn new(peers: Peers) -> Self {
-        Self { peers, wake: Nanos::MAX, effects: Vec::new() }
+        Self { peers, events: VecDeque::new(), is_stepping: false }
     }
-}
-
-/// The share of a lane's window that one home core of the sender gets: all of it when the core
-/// counts divide, so that one core alone sends on the lane.
-fn share_of_window(window: u32, lanes: u16, cores: u16) -> u32 {
-    let senders = if lanes % cores == 0 { 1 } else { cores };
-    (window / u32::from(senders)).max(1)
 }
 
 fn tag_of(link: LinkId, lane: u16) -> u64 {
@@ -113,6 +115,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// The core of this node that owns a lane.
     fn lane_core(&self, lane: u16) -> u16 {
         lane % self.shared.settings.cores
+    }
+
+    /// The share of this node's window that one home core of the peer has on a lane.
+    fn granted_share(&self, info: &LinkInfo) -> u64 {
+        lane_share_bytes(self.shared.settings.lane_window_bytes, info.cores, info.lanes)
     }
 
     /// Sends mail to every core of the node; this one handles it at once.
@@ -128,41 +135,30 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// Gives the peers machine an event and carries out what it wants. Core 0 only.
     pub(super) fn step_peers(&mut self, env: &mut E, event: PeerEvent) {
         let Some(zero) = &mut self.zero else { return };
-        if zero.peers.wants_entropy() {
-            let mut seed = [0; 32];
-            seed.chunks_mut(8).for_each(|c| c.copy_from_slice(&env.random().to_ne_bytes()));
-            zero.peers.add_entropy(seed);
+        zero.events.push_back(event);
+        if std::mem::replace(&mut zero.is_stepping, true) {
+            // An effect that is being carried out caused it: it waits until that one is done.
+            return;
         }
-        let mut effects = std::mem::take(&mut zero.effects);
-        zero.peers.step(event, self.now, &mut effects);
-        let mut at = 0;
-        while at < effects.len() {
-            // Carrying one out may add to the list: a dial is answered at once.
-            let effect = std::mem::replace(&mut effects[at], PeerEffect::Wake(Nanos::MAX));
-            let is_wake = matches!(effect, PeerEffect::Wake(_));
-            self.do_peer_effect(env, effect, &mut effects, is_wake);
-            at += 1;
+        let mut effects = Vec::new();
+        while let Some(zero) = &mut self.zero
+            && let Some(event) = zero.events.pop_front()
+        {
+            zero.peers.step(event, self.now, &mut effects);
+            for effect in effects.drain(..) {
+                self.do_peer_effect(env, effect);
+            }
         }
-        effects.clear();
         if let Some(zero) = &mut self.zero {
-            zero.effects = effects;
+            zero.is_stepping = false;
         }
     }
 
-    fn do_peer_effect(
-        &mut self,
-        env: &mut E,
-        effect: PeerEffect,
-        effects: &mut Vec<PeerEffect>,
-        is_wake: bool,
-    ) {
-        debug_assert!(!is_wake || matches!(effect, PeerEffect::Wake(_)));
+    fn do_peer_effect(&mut self, env: &mut E, effect: PeerEffect) {
         match effect {
             PeerEffect::Dial { dial, endpoint } => {
                 let conn = env.dial(&endpoint);
-                if let Some(zero) = &mut self.zero {
-                    zero.peers.step(PeerEvent::Dialed { dial, conn }, self.now, effects);
-                }
+                self.step_peers(env, PeerEvent::Dialed { dial, conn });
             }
             PeerEffect::Send { conn, mut frame } => env.write(conn, &mut frame),
             PeerEffect::Close { conn, reason, detail } => {
@@ -188,7 +184,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.broadcast(env, || Mail::LinkClose { link, reason: reason.clone() });
             }
             PeerEffect::LinkDown { .. } => self.count(Counter::LinksDown, 1),
-            PeerEffect::NeedMet { .. } => {}
             PeerEffect::NeedFailed { peer, reason, next_attempt_in } => {
                 let text: Arc<str> = match next_attempt_in {
                     Some(pause) => format!("{reason}; dialled again at the earliest in {pause:?}").into(),
@@ -200,11 +195,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     text: text.clone(),
                 });
             }
-            PeerEffect::Wake(at) => {
-                if let Some(zero) = &mut self.zero {
-                    zero.wake = at;
-                }
-            }
+            // The loop asks the machine for its next deadline; and whoever needed a link that is up
+            // has been told of it.
+            PeerEffect::NeedMet { .. } | PeerEffect::Wake(_) => {}
         }
     }
 
@@ -221,9 +214,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return;
         }
         let cores = self.shared.settings.cores;
-        let share = share_of_window(info.lane_window_bytes, info.lanes, cores);
-        let windows = (0..info.lanes).map(|lane| (lane, CreditWindow::new(share.into()))).collect();
+        let share = lane_share_bytes(info.lane_window_bytes, cores, info.lanes);
+        let windows = (0..info.lanes).map(|lane| (lane, CreditWindow::new(share))).collect();
         let max_frame_bytes = info.max_frame_bytes;
+        let granted = self.granted_share(&info);
         self.links.links.insert(link, Link { info, is_up: false, windows });
         let early: Vec<u16> = self
             .links
@@ -231,6 +225,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             .range_mut((link, 0)..=(link, u16::MAX))
             .map(|((_, lane), state)| {
                 state.reader.set_max_bytes(max_frame_bytes);
+                state.returns = CreditReturn::new(granted);
                 *lane
             })
             .collect();
@@ -261,7 +256,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         reader.feed(unread);
         let liveness =
             LaneLiveness::new(settings.liveness_interval, settings.liveness_timeout, self.now);
-        let returns = CreditReturn::new(settings.lane_window_bytes.into());
+        // Nothing is read, and so nothing counted, before the link's terms are known.
+        let granted = self.links.get(link).map_or(1, |l| self.granted_share(&l.info));
+        let returns = CreditReturn::new(granted);
         let state = Lane { conn, reader, control: Vec::new(), frames: Vec::new(), liveness, returns };
         self.links.lanes.insert((link, lane), state);
         self.links.lane_of.insert(conn, (link, lane));
@@ -334,7 +331,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.on_update(link, update);
                 Ok(())
             }
-            Body::Record(_) => {
+            Body::Record(record) => {
+                if record.command().spends_credit()
+                    && let Some(state) = self.links.lanes.get_mut(&(link, lane))
+                {
+                    state.returns.received(frame.object_hash, bytes.len() as u64);
+                }
                 let home = (frame.object_hash % u64::from(self.shared.settings.cores)) as u16;
                 if home == self.index {
                     return self.on_record(env, link, lane, bytes, &frame);
@@ -369,7 +371,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 for CreditEntry { object_hash, bytes } in credit.entries() {
                     let home = (object_hash % u64::from(self.shared.settings.cores)) as u16;
                     if home == self.index {
-                        self.on_credit_returned(env, link, lane, object_hash, bytes)
+                        self.on_credit_returned(link, lane, object_hash, bytes)
                             .map_err(|text| ("credit-not-spent", text))?;
                     } else {
                         env.mail(home, Mail::CreditReturned { link, lane, object: object_hash, bytes });
@@ -379,9 +381,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 Ok(())
             }
             Control::LeaseRenewed(renewed) => {
-                let now = self.now;
-                let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return Ok(()) };
-                if let Some(renewed) = state.liveness.on_lease_renewed(renewed, now)
+                let Some(state) = self.links.lanes.get(&(link, lane)) else { return Ok(()) };
+                let announced = (renewed.probe_id, renewed.owner_lease_generation, renewed.remaining_ms);
+                if let Some(renewed) = state.liveness.on_lease_renewed(announced.0, announced.1, announced.2)
                     && let Some(state) = self.links.get(link)
                 {
                     let rid = state.info.peer.rid.clone();
@@ -402,13 +404,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// Credit the peer gave back to this home core.
     pub(super) fn on_credit_returned(
         &mut self,
-        env: &mut E,
         link: LinkId,
         lane: u16,
         object: u64,
         bytes: u32,
     ) -> Result<(), String> {
-        let _ = env;
         match self.links.window(link, lane) {
             Some(window) => window.give_back(object, bytes.into()).map_err(|e| e.to_string()),
             None => Ok(()),
@@ -440,16 +440,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
         for ((link, lane), state) in &mut self.links.lanes {
             match state.liveness.poll(now) {
                 None => {}
-                Some(LivenessAction::SendProbe { probe_id }) => {
+                Some(LivenessAction::Probe(probe_id)) => {
                     let probe = Record::LivenessProbe(wire::Liveness { probe_id });
                     push_control(&mut state.control, *lane, Body::Record(probe));
                     self.links.dirty.insert((*link, *lane));
                 }
-                Some(LivenessAction::Lost { silent_for }) => lost.push((*link, *lane, silent_for)),
+                Some(LivenessAction::Lost { silence }) => lost.push((*link, *lane, silence)),
             }
         }
-        for (link, lane, silent_for) in lost {
-            let reason = format!("nothing was received for {silent_for:?}");
+        for (link, lane, silence) in lost {
+            let reason = format!("nothing was received for {silence:?}");
             self.lose_lane(env, link, lane, reason);
         }
     }
@@ -552,15 +552,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if core != self.index {
             env.mail(core, Mail::CreditFreed { link, lane, object, bytes });
         } else if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
-            state.returns.freed(object, bytes.into());
+            state.returns.turned(object, bytes.into(), self.now);
             self.links.dirty.insert((link, lane));
-        }
-    }
-
-    /// Bytes of an application frame came in on a lane of this core: they hold credit.
-    pub(super) fn lane_credit_spent(&mut self, link: LinkId, lane: u16, bytes: u32) {
-        if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
-            state.returns.spent(bytes.into());
         }
     }
 
@@ -569,8 +562,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let mut kept = BTreeSet::new();
         for (link, lane) in std::mem::take(&mut self.links.dirty) {
             let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { continue };
-            if let Some(entries) = state.returns.take_due() {
+            if state.returns.is_due(self.now) {
+                let mut entries = Vec::new();
+                state.returns.take(limits::CREDIT_ENTRIES_PER_FRAME, &mut entries);
                 push_credit(&mut state.control, lane, &entries);
+            }
+            if state.returns.next_deadline().is_some() {
+                kept.insert((link, lane));
             }
             if !state.control.is_empty() {
                 env.write(state.conn, &mut state.control);
@@ -596,7 +594,7 @@ fn push_control(out: &mut Vec<u8>, lane: u16, body: Body<'_>) {
     debug_assert!(encoded.is_ok(), "control frames are well formed: {encoded:?}");
 }
 
-/// Appends credit records for `entries`, as many as they need.
+/// Appends a credit record for `entries`.
 fn push_credit(out: &mut Vec<u8>, lane: u16, entries: &[(u64, u64)]) {
     let entries: Vec<CreditEntry> = entries
         .iter()
@@ -605,9 +603,7 @@ fn push_credit(out: &mut Vec<u8>, lane: u16, entries: &[(u64, u64)]) {
             bytes: u32::try_from(*bytes).unwrap_or(u32::MAX),
         })
         .collect();
-    for chunk in entries.chunks(limits::CREDIT_ENTRIES_PER_FRAME) {
-        if let Ok(credit) = wire::Credit::new(chunk) {
-            push_control(out, lane, Body::Control(Control::Credit(credit)));
-        }
+    if let Ok(credit) = wire::Credit::new(&entries) {
+        push_control(out, lane, Body::Control(Control::Credit(credit)));
     }
 }

@@ -42,7 +42,7 @@ use inbound::Pending;
 use links::{Links, Zero};
 use objects::Objects;
 use shutdown::Phase;
-use store_calls::{CreatingRow, NodeScan, StoreUse};
+use store_calls::{NodeScan, StoreUse};
 
 /// What a timer of the wheel is for.
 #[derive(Clone, Debug)]
@@ -98,11 +98,11 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     store_uses: FixedMap<u64, StoreUse>,
     next_store_token: u64,
     is_store_failing: bool,
-    creating_rows: FixedMap<ObjectKey, CreatingRow>,
 
     wheel: Wheel,
     timers: Slab<Timer>,
     phase: Phase,
+    stopped: Vec<super::oneshot::Settler<()>>,
     planted_unavailable: BTreeSet<ObjectKey>,
     of: std::marker::PhantomData<fn(E)>,
 }
@@ -156,10 +156,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             store_uses: FixedMap::default(),
             next_store_token: 0,
             is_store_failing: false,
-            creating_rows: FixedMap::default(),
             wheel: Wheel::new(now),
             timers: Slab::new(),
             phase: Phase::Running,
+            stopped: Vec::new(),
             planted_unavailable: BTreeSet::new(),
             of: std::marker::PhantomData,
             shared,
@@ -203,7 +203,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         next = next.min(self.requests.next_deadline().unwrap_or(Nanos::MAX));
         next = next.min(self.resolver.next_deadline().unwrap_or(Nanos::MAX));
         if let Some(zero) = &self.zero {
-            next = next.min(zero.wake).min(self.scan.due);
+            next = next.min(zero.peers.next_deadline()).min(self.scan.due);
         }
         if !lets_out {
             // The lease thread publishes a renewal without mail.
@@ -332,7 +332,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         follow_duration: std::time::Duration,
     ) {
         // R0-7 was checked by the handle that sent the mail, for the pair as a whole.
-        let changed = self.routes.set_lifetimes(max_age, follow_duration, self.now);
+        // Whichever grows goes first, so that no step in between breaks the rule.
+        if self.routes.set_max_age(max_age).is_err() {
+            let _ = self.routes.set_follow_duration(follow_duration, self.now);
+        }
+        let changed = self.routes.set_max_age(max_age);
+        debug_assert!(changed.is_ok(), "the pair was checked: {changed:?}");
+        let changed = self.routes.set_follow_duration(follow_duration, self.now);
         debug_assert!(changed.is_ok(), "the pair was checked: {changed:?}");
         self.resolver.set_caching(!max_age.is_zero());
         self.announce_settings(env, max_age, follow_duration);
@@ -363,10 +369,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.links.next_deadline() <= self.now {
             self.poll_liveness(env);
         }
-        if self.zero.as_ref().is_some_and(|zero| zero.wake <= self.now) {
-            if let Some(zero) = &mut self.zero {
-                zero.wake = Nanos::MAX;
-            }
+        if self.zero.as_ref().is_some_and(|zero| zero.peers.next_deadline() <= self.now) {
             self.step_peers(env, PeerEvent::Tick);
         }
         if self.zero.is_some() && self.scan.due <= self.now {

@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use super::Core;
 use crate::env::{Env, StoreAnswer, StoreOp};
-use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{ActorRef, NodeRid, ObjectKey, OperationId, StoreVersion};
-use crate::location::{Batch, BatchOutcome, Cursor, ReadAnswer, Record, ScanPage, StoreError};
+use crate::error::{Error, Result};
+use crate::ids::{ActorRef, NodeRid, ObjectKey};
+use crate::location::{Cursor, Key, ReadAnswer, Record, ScanPage, StoreError};
 use crate::node::counters::Counter;
 use crate::node::operation::{Mail, NodeSeen};
 use crate::protocol::peer::{PeerDescriptor, PeerEvent, PeerIdentity};
-use crate::protocol::resolve::{
-    ClearOutcome, Effect, Event, LeaseSight, OwnerIdentity, OwnerSight, ReadId, RowState, RowView,
-};
+use crate::protocol::commit::CommitOutcome;
+use crate::protocol::resolve::{Effect, Event, OwnerSight, ReadId, Row, SeenLease};
 use crate::route::{NodeEntry, Resolution};
 use crate::store::records::{
     self, Authority, AuthorityState, DeadOwner, LeaseRecord, NodeDescriptor, OwnerRecord,
@@ -30,7 +29,7 @@ pub(super) enum StoreUse {
     /// The authority row of an id, for the resolver.
     Row { key: ObjectKey, read: ReadId },
     /// The owner's lease, descriptor and owner record, for the resolver.
-    Owner { key: ObjectKey, read: ReadId, owner: OwnerIdentity, sent: Nanos },
+    Owner { key: ObjectKey, read: ReadId, row: Row, sent: Nanos },
     /// The deletion of a dead creator's row.
     Clear { key: ObjectKey, read: ReadId },
     /// The authority row of an id, for an application thread.
@@ -45,13 +44,6 @@ pub(super) enum StoreUse {
     Leases { page: Vec<NodeDescriptor>, sent: Nanos, next: Option<Cursor> },
 }
 
-/// What a Creating row and its owner looked like, for the batch that may clear it.
-pub(super) struct CreatingRow {
-    row: Authority,
-    version: StoreVersion,
-    dead: Option<DeadOwner>,
-}
-
 /// The background look at who is there. Core 0 only.
 #[derive(Default)]
 pub(super) struct NodeScan {
@@ -62,44 +54,26 @@ pub(super) struct NodeScan {
     before: BTreeMap<NodeRid, PeerIdentity>,
 }
 
-/// An authority row as the resolver and the creation machine see it.
-pub(super) fn row_view(row: &Authority, version: StoreVersion) -> RowView {
-    // A Ready row names no attempt; its incarnation, which no other attempt has, stands for it.
-    let (state, attempt) = match row.state {
-        AuthorityState::Creating { attempt } => (RowState::Creating, attempt),
-        AuthorityState::Ready => (RowState::Ready, row.object_generation.get().into()),
-    };
-    let attempt = OperationId::new(attempt).unwrap_or(OperationId::MIN);
-    RowView {
-        state,
-        version,
-        object_generation: row.object_generation,
-        authority_owner_generation: row.authority_owner_generation,
-        owner: OwnerIdentity {
-            rid: row.rid.clone(),
-            node_generation: row.node_generation,
-            lease_generation: row.owner_lease_generation,
-        },
-        mesh: row.mesh.clone(),
-        type_name: row.type_name.as_str().into(),
-        attempt,
-    }
-}
-
 /// What a read of one authority row says.
-fn row_of(key: &ObjectKey, answer: &ReadAnswer) -> Result<Option<(Authority, StoreVersion)>> {
+pub(super) fn row_of(key: &ObjectKey, answer: StoreAnswer) -> Result<Option<Row>> {
+    let answer = read_answer(answer)?;
     let Some(Some(record)) = answer.records.first() else { return Ok(None) };
     let name = records::authority_key(key.kind(), key.id());
-    Ok(Some((Authority::decode(&name, &record.value)?, record.version)))
+    let authority = Authority::decode(&name, &record.value)?;
+    Ok(Some(Row { authority, version: record.version }))
+}
+
+fn read_answer(answer: StoreAnswer) -> Result<ReadAnswer> {
+    match answer {
+        StoreAnswer::Read(answer) => Ok(answer),
+        StoreAnswer::Failed(e) => Err(store_error(&e)),
+        _ => Err(Error::internal("the Store answered another kind of call")),
+    }
 }
 
 /// The error of a Store call that gave no answer.
 pub(super) fn store_error(e: &StoreError) -> Error {
     Error::unavailable(e.to_string())
-}
-
-fn wrong_answer() -> Error {
-    Error::internal("the Store answered another kind of call")
 }
 
 impl<E: Env<Mail = Mail>> Core<E> {
@@ -129,18 +103,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
         match self.store_uses.remove(&token) {
             None => {}
             Some(StoreUse::Row { key, read }) => self.on_row(env, key, read, answer),
-            Some(StoreUse::Owner { key, read, owner, sent }) => {
-                self.on_owner(env, key, read, &owner, sent, answer);
+            Some(StoreUse::Owner { key, read, row, sent }) => {
+                let owner = self.owner_sight(&row.authority, sent, answer);
+                self.step_resolver(env, Event::OwnerAnswered { key, read, owner });
             }
             Some(StoreUse::Clear { key, read }) => {
-                let outcome = match answer {
-                    StoreAnswer::Commit(BatchOutcome::Committed(_)) => ClearOutcome::Committed,
-                    StoreAnswer::Commit(BatchOutcome::Conflict { .. }) => ClearOutcome::Conflict,
-                    StoreAnswer::Failed(StoreError::Unknown(_)) => ClearOutcome::Unknown,
-                    StoreAnswer::Failed(e) => ClearOutcome::Failed(store_error(&e)),
-                    _ => ClearOutcome::Failed(wrong_answer()),
-                };
-                self.creating_rows.remove(&key);
+                let outcome = CommitOutcome::of(&answer);
                 self.step_resolver(env, Event::Cleared { key, read, outcome });
             }
             Some(StoreUse::Find { key, slot }) => {
@@ -184,25 +152,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 let op = StoreOp::Read(vec![records::authority_key(key.kind(), key.id())]);
                 self.store_call(env, op, until.since(self.now), StoreUse::Row { key, read });
             }
-            Effect::ReadOwner { key, read, owner, until } => {
-                let rid = &owner.rid;
-                let keys =
-                    vec![records::lease_key(rid), records::node_key(rid), records::owner_key(rid)];
-                let used = StoreUse::Owner { key, read, owner, sent: self.now };
-                self.store_call(env, StoreOp::Read(keys), until.since(self.now), used);
+            Effect::ReadOwner { key, read, row, until } => {
+                let op = StoreOp::Read(owner_keys(&row.authority.rid));
+                let used = StoreUse::Owner { key, read, row, sent: self.now };
+                self.store_call(env, op, until.since(self.now), used);
             }
-            Effect::Clear { key, read, row, until } => {
-                let batch = self.clear_batch(&key, &row);
-                match batch {
-                    Some(batch) => {
-                        let used = StoreUse::Clear { key, read };
-                        self.store_call(env, StoreOp::Commit(batch), until.since(self.now), used);
-                    }
-                    None => {
-                        let outcome = ClearOutcome::Conflict;
-                        self.step_resolver(env, Event::Cleared { key, read, outcome });
-                    }
-                }
+            Effect::Clear { key, read, row, dead, until } => {
+                let name = records::authority_key(key.kind(), key.id());
+                let batch = records::clear_dead_creating(name, &row.authority, row.version, dead);
+                let used = StoreUse::Clear { key, read };
+                self.store_call(env, StoreOp::Commit(batch), until.since(self.now), used);
             }
             Effect::Insert(route) => {
                 self.routes.insert(route, self.now);
@@ -230,106 +189,65 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
-    /// The batch that clears a dead creator's row, when the row and the owner are as they were read.
-    fn clear_batch(&self, key: &ObjectKey, row: &RowView) -> Option<Batch> {
-        let seen = self.creating_rows.get(key).filter(|seen| seen.version == row.version)?;
-        let name = records::authority_key(key.kind(), key.id());
-        Some(records::clear_dead_creating(name, &seen.row, seen.version, seen.dead?))
-    }
-
     fn on_row(&mut self, env: &mut E, key: ObjectKey, read: ReadId, answer: StoreAnswer) {
-        let row = match answer {
-            StoreAnswer::Read(answer) => row_of(&key, &answer),
-            StoreAnswer::Failed(e) => Err(store_error(&e)),
-            _ => Err(wrong_answer()),
-        };
-        self.creating_rows.remove(&key);
+        let row = row_of(&key, answer);
         let mut owner = None;
-        let row = row.map(|row| {
-            row.map(|(row, version)| {
-                let view = row_view(&row, version);
-                // A Creating row is decided by what the Store says of its owner now.
-                if matches!(row.state, AuthorityState::Creating { .. }) {
-                    let seen = CreatingRow { row, version, dead: None };
-                    self.creating_rows.insert(key.clone(), seen);
-                } else {
-                    owner = self.known_owner(&view.owner);
-                }
-                view
-            })
-        });
-        if let Ok(Some(view)) = &row {
-            self.routes.see_version(&key, view.version);
+        if let Ok(Some(row)) = &row {
+            self.routes.see_version(&key, row.version);
+            owner = self.known_owner(&row.authority);
         }
         self.step_resolver(env, Event::RowAnswered { key, read, row, owner });
     }
 
-    /// What the node table knows about an owner whose lease stands.
-    fn known_owner(&self, owner: &OwnerIdentity) -> Option<OwnerSight> {
-        if owner.rid == self.shared.settings.rid {
-            return None;
+    /// What this node knows about an owner without asking the Store.
+    fn known_owner(&self, row: &Authority) -> Option<OwnerSight> {
+        let identity = &self.shared.identity;
+        if row.rid != self.shared.settings.rid {
+            return OwnerSight::of_known(row, self.routes.nodes(), self.now);
         }
-        let entry = self.routes.nodes().get_exact(&owner.rid, owner.node_generation)?;
-        let stands = entry.lease_generation == owner.lease_generation && entry.is_alive(self.now);
-        stands.then_some(OwnerSight {
-            lease: LeaseSight::Held {
-                lease_generation: entry.lease_generation,
-                admission_deadline: entry.admission_deadline,
-            },
-            descriptor: Some(entry.node_generation),
+        let is_own = row.node_generation == identity.node_generation
+            && row.owner_lease_generation == identity.lease_generation;
+        (is_own && self.is_alive).then(|| OwnerSight {
+            dead: None,
+            lease: Some(SeenLease {
+                lease_generation: identity.lease_generation,
+                admission_deadline: Nanos::MAX,
+            }),
+            descriptor: Some(identity.node_generation),
         })
     }
 
-    fn on_owner(
+    /// What one read of [`owner_keys`] says about the owner of `row`.
+    pub(super) fn owner_sight(
         &mut self,
-        env: &mut E,
-        key: ObjectKey,
-        read: ReadId,
-        owner: &OwnerIdentity,
+        row: &Authority,
         sent: Nanos,
         answer: StoreAnswer,
-    ) {
-        let sight = match answer {
-            StoreAnswer::Read(answer) => self.owner_sight(&key, owner, sent, &answer),
-            StoreAnswer::Failed(e) => Err(store_error(&e)),
-            _ => Err(wrong_answer()),
-        };
-        self.step_resolver(env, Event::OwnerAnswered { key, read, owner: sight });
-    }
-
-    fn owner_sight(
-        &mut self,
-        key: &ObjectKey,
-        owner: &OwnerIdentity,
-        sent: Nanos,
-        answer: &ReadAnswer,
     ) -> Result<OwnerSight> {
+        let answer = read_answer(answer)?;
         let record = |at: usize| answer.records.get(at).and_then(Option::as_ref);
-        let rid = &owner.rid;
+        let rid = &row.rid;
         let lease = record(0).map(|r| read_lease(rid, r)).transpose()?;
         let descriptor = record(1)
             .map(|r| NodeDescriptor::decode(&records::node_key(rid), &r.value))
             .transpose()?;
-        let owner_record = record(2)
+        let owner = record(2)
             .map(|r| {
                 OwnerRecord::decode(&records::owner_key(rid), &r.value).map(|o| (o, r.version))
             })
             .transpose()?;
-        if let Some(seen) = self.creating_rows.get_mut(key) {
-            let owner = owner_record.as_ref().map(|(record, version)| (record, *version));
-            seen.dead = DeadOwner::of(&seen.row, owner, lease.is_some());
-        }
-        if let (Some((lease, ttl)), Some(descriptor)) = (&lease, &descriptor) {
+        if let (Some((lease, ttl)), Some(descriptor)) = (&lease, &descriptor)
+            && lease.node_generation == descriptor.node_generation
+        {
             self.routes.see_node(node_entry(descriptor, lease, *ttl, sent));
         }
+        let owner = owner.as_ref().map(|(record, version)| (record, *version));
         Ok(OwnerSight {
-            lease: match &lease {
-                None => LeaseSight::Absent,
-                Some((lease, ttl)) => LeaseSight::Held {
-                    lease_generation: lease.owner_lease_generation,
-                    admission_deadline: LeaseRecord::admission_deadline(sent, *ttl),
-                },
-            },
+            dead: DeadOwner::of(row, owner, lease.is_some()),
+            lease: lease.map(|(lease, ttl)| SeenLease {
+                lease_generation: lease.owner_lease_generation,
+                admission_deadline: LeaseRecord::admission_deadline(sent, ttl),
+            }),
             descriptor: descriptor.map(|d| d.node_generation),
         })
     }
@@ -492,17 +410,14 @@ fn node_entry(descriptor: &NodeDescriptor, lease: &LeaseRecord, ttl: Duration, s
     }
 }
 
+/// The three records that say whether an owner can be used, in one read.
+pub(super) fn owner_keys(rid: &NodeRid) -> Vec<Key> {
+    vec![records::lease_key(rid), records::node_key(rid), records::owner_key(rid)]
+}
+
 fn found(key: &ObjectKey, answer: StoreAnswer) -> Result<Option<ActorRef>> {
-    let row = match answer {
-        StoreAnswer::Read(answer) => row_of(key, &answer)?,
-        StoreAnswer::Failed(e) => return Err(store_error(&e)),
-        _ => return Err(wrong_answer()),
-    };
-    let Some((row, _)) = row.filter(|(row, _)| row.state == AuthorityState::Ready) else {
-        return Ok(None);
-    };
-    let id = key.actor_id().ok_or_else(|| {
-        Error::new(ErrorKind::InvalidOperation, format!("{key} is no Actor"))
-    })?;
+    let row = row_of(key, answer)?.map(|row| row.authority);
+    let Some(row) = row.filter(|row| row.state == AuthorityState::Ready) else { return Ok(None) };
+    let id = key.actor_id().ok_or_else(|| Error::invalid(format!("{key} is no Actor")))?;
     Ok(Some(ActorRef { id, generation: row.object_generation, mesh: row.mesh, rid: row.rid }))
 }

@@ -19,6 +19,15 @@ pub fn boottime() -> Nanos {
     Nanos(at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64)
 }
 
+/// Random words of the kernel.
+///
+/// # Errors
+/// `InternalFailure` when the kernel gives no randomness.
+pub(crate) fn random_words<const N: usize>() -> Result<[u64; N], Error> {
+    let mut source = RandomSource::new()?;
+    Ok(std::array::from_fn(|_| source.next()))
+}
+
 /// Random words a refill gets.
 const WORDS: usize = 512;
 
