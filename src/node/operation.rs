@@ -192,6 +192,8 @@ pub(crate) enum Mail {
     NodeGone { rid: NodeRid },
     /// To all: a peer announced its renewed lease.
     LeaseRenewed { rid: NodeRid, lease_generation: OwnerLeaseGeneration, deadline: Nanos },
+    /// To all: a peer changed how long it relays (R0-7).
+    PeerFollow { rid: NodeRid, node_generation: NodeGeneration, duration: Duration },
     /// To all: the Store answers again after failures.
     StoreRecovered,
     /// To all: the own lease is lost for good.

@@ -14,4 +14,4 @@ pub use payload::{Metadata, Payload};
 pub use registry::ActorType;
 
 pub(crate) use context::{Outbox, OutboxItem, Slot, TurnFacts, Want};
-pub(crate) use registry::{Body, CellOutput, ErasedType, HandleFn, Registry, TurnInput};
+pub(crate) use registry::{Body, CellFuture, CellOutput, ErasedType, Registry, TurnInput};

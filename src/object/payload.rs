@@ -151,7 +151,7 @@ impl Metadata {
         self.part()
             .and_then(|part| wire::MetadataPart::decode(part).ok())
             .into_iter()
-            .flat_map(|part| part.iter())
+            .flat_map(|part| part.entries())
     }
 
     /// The value of `key`.

@@ -543,7 +543,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let operation_id = self.new_operation_id(env);
         let is_message = matches!(operation.body, OpBody::Message { .. });
         let mut parts = remote_frame(&operation, route, operation_id, None, self.now);
-        let len = parts.encoded_len();
+        let Ok(len) = parts.encoded_len() else {
+            let text = format!("{key}: the message cannot be a frame");
+            self.settle(env, operation.waiter, Err(Error::invalid(text)));
+            return Tried::Done;
+        };
         let max = self.links.get(link).map_or(0, |l| l.info.max_frame_bytes);
         if len > max as usize {
             let text = format!(
@@ -651,7 +655,10 @@ fn remote_frame<'a>(
             fence,
         }),
     };
-    let mut parts = FrameParts::new(operation.key.object_hash().low(), Body::Record(record));
+    let mut parts = FrameParts {
+        object_hash: operation.key.object_hash().low(),
+        ..FrameParts::link(0, Body::Record(record))
+    };
     if operation.wants_reply() {
         parts.remaining_ms = operation.deadline.remaining_ms(now);
     }

@@ -15,7 +15,7 @@ use crate::protocol::peer::LinkId;
 use crate::protocol::request;
 use crate::time::Nanos;
 use crate::wire::{
-    self, Body, CreateTail, FailureCode, Frame, FrameParts, MessageFollow, ObjectMessage, Record,
+    Body, FailureCode, Frame, FrameParts, MessageFollow, ObjectMessage, Record,
     Reply, RouteFenceRef, Status,
 };
 
@@ -238,9 +238,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     fn on_follow_notice(&mut self, env: &mut E, notice: &MessageFollow<'_>) {
-        let route = &notice.source;
-        let Ok(key) = self.key_of(route.kind, route.id) else { return };
-        let Ok(fence) = RouteFence::try_from(route.fence) else { return };
+        let Ok(key) = self.key_of(notice.kind, notice.id) else { return };
+        let Ok(fence) = RouteFence::try_from(notice.source) else { return };
         if self.routes.remove_if_matches(&key, &fence) {
             self.step_resolver(env, crate::protocol::resolve::Event::Invalidated { key });
         }
@@ -281,7 +280,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Purpose::Creation(asked) => {
                 let tail = match &end {
                     Err(e) => Err(e.clone()),
-                    Ok(_) => CreateTail::decode(reply.tail).map_err(|e| protocol_error(&e.to_string())),
+                    Ok(_) => reply.create_tail().map_err(|e| protocol_error(&e.to_string())),
                 };
                 let broken = end.is_ok() && tail.is_err();
                 self.on_create_reply(env, &key, asked, tail, end.ok().flatten());
@@ -420,9 +419,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
         };
         let reply = |status, payload| {
             let record = Record::Reply(Reply { correlation, status, tail });
-            let mut parts = FrameParts::new(key.object_hash().low(), Body::Record(record));
-            parts.payload_part = payload;
-            parts
+            FrameParts {
+                object_hash: key.object_hash().low(),
+                payload_part: payload,
+                ..FrameParts::link(0, Body::Record(record))
+            }
         };
         let part = payload.as_ref().map(|p| &p.part()[..]);
         if self.send_frame(env, link, reply(status, part)).is_none() {

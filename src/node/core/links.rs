@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Core;
 use crate::env::{ConnId, Env};
@@ -328,7 +329,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
             Body::Record(Record::LivenessAck(_)) => Ok(()),
             Body::Record(Record::Update(update)) => {
-                self.on_update(link, update);
+                self.on_update(env, link, update);
                 Ok(())
             }
             Body::Record(record) => {
@@ -410,9 +411,18 @@ impl<E: Env<Mail = Mail>> Core<E> {
         bytes: u32,
     ) -> Result<(), String> {
         match self.links.window(link, lane) {
-            Some(window) => window.give_back(object, bytes.into()).map_err(|e| e.to_string()),
+            Some(window) => window.give_back(object, bytes.into()).map_err(|e| format!("{} bytes of credit came back for object {:016x}, which holds {}", e.returned_bytes, e.object_hash, e.outstanding_bytes)),
             None => Ok(()),
         }
+    }
+
+    /// The peer changed its settings at run time (R0-7): routes to it outlive no shorter follow
+    /// duration. The next reading of its descriptor says the same.
+    fn on_update(&mut self, env: &mut E, link: LinkId, update: &wire::Update) {
+        let Some(state) = self.links.get(link) else { return };
+        let (rid, node_generation) = (state.info.peer.rid.clone(), state.info.peer.node_generation);
+        let duration = Duration::from_millis(update.message_follow_duration_ms);
+        self.broadcast(env, || Mail::PeerFollow { rid: rid.clone(), node_generation, duration });
     }
 
     fn answer_probe(&mut self, env: &mut E, link: LinkId, lane: u16, probe_id: u64) {
@@ -519,19 +529,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let state = self.links.links.get(&link)?;
         let lane = (parts.object_hash % u64::from(state.info.lanes)) as u16;
         let parts = FrameParts { lane, ..parts };
-        let len = parts.encoded_len();
-        if len > state.info.max_frame_bytes as usize {
-            return None;
-        }
+        let max = state.info.max_frame_bytes;
+        let len = parts.encoded_len().ok().filter(|len| *len <= max as usize)?;
         self.count(Counter::FramesOut, 1);
         let core = self.lane_core(lane);
         if core == self.index {
             let state = self.links.lanes.get_mut(&(link, lane))?;
-            parts.encode(&mut state.frames).ok()?;
+            parts.encode(&mut state.frames, max).ok()?;
             self.links.dirty.insert((link, lane));
         } else {
             let mut bytes = Vec::with_capacity(len);
-            parts.encode(&mut bytes).ok()?;
+            parts.encode(&mut bytes, max).ok()?;
             self.count(Counter::CoreHops, 1);
             env.mail(core, Mail::Frame { link, lane, bytes });
         }
@@ -589,8 +597,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
 
 /// Appends a control frame of a lane. Its fields are our own, so it always encodes.
 fn push_control(out: &mut Vec<u8>, lane: u16, body: Body<'_>) {
-    let parts = FrameParts { lane, ..FrameParts::new(0, body) };
-    let encoded = parts.encode(out);
+    let encoded = FrameParts::link(lane, body).encode(out, limits::MIN_MAX_FRAME_BYTES);
     debug_assert!(encoded.is_ok(), "control frames are well formed: {encoded:?}");
 }
 

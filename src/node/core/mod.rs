@@ -283,6 +283,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::LeaseRenewed { rid, lease_generation, deadline } => {
                 self.routes.nodes_mut().renew(&rid, lease_generation, deadline);
             }
+            Mail::PeerFollow { rid, node_generation, duration } => {
+                self.routes.nodes_mut().set_follow_duration(&rid, node_generation, duration);
+            }
             Mail::StoreRecovered => {
                 self.routes.clear();
                 self.step_resolver(env, ResolveEvent::AllInvalidated);

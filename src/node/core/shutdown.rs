@@ -162,7 +162,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             draining: self.is_stopping(),
         };
         for link in self.links.up() {
-            self.send_frame(env, link, FrameParts::new(0, Body::Record(Record::Update(update))));
+            self.send_frame(env, link, FrameParts::link(0, Body::Record(Record::Update(update))));
         }
     }
 }
