@@ -212,7 +212,8 @@ impl NodeBuilder {
 
     /// Checks everything that needs nothing opened.
     pub(crate) fn plan(self, generated: impl FnOnce() -> u64) -> Result<Plan> {
-        let named = |setting: &str, e: Error| Error::not_configured(format!("{setting}: {}", e.text()));
+        let named =
+            |setting: &str, e: Error| Error::not_configured(format!("{setting}: {}", e.text()));
         let mesh = self.mesh.map_err(|e| named("mesh", e))?;
         let rid = match self.rid {
             Some(rid) => rid.map_err(|e| named("rid", e))?,

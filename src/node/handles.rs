@@ -203,7 +203,9 @@ impl<P> Drop for Requesting<P> {
             return;
         }
         if let Ok(key) = &self.actor.key {
-            self.actor.shared.post_home(key, Mail::Cancel { key: key.clone(), ticket: self.ticket });
+            self.actor
+                .shared
+                .post_home(key, Mail::Cancel { key: key.clone(), ticket: self.ticket });
         }
     }
 }
@@ -400,11 +402,7 @@ impl Shared {
     }
 
     /// Posts a question to the home core of `key` and waits for its answer.
-    async fn ask<T: Abandoned>(
-        &self,
-        key: &ObjectKey,
-        mail: impl FnOnce(Settler<T>) -> Mail,
-    ) -> T {
+    async fn ask<T: Abandoned>(&self, key: &ObjectKey, mail: impl FnOnce(Settler<T>) -> Mail) -> T {
         let (settler, taken) = oneshot();
         self.post_home(key, mail(settler));
         taken.await

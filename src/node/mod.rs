@@ -25,9 +25,7 @@ pub use operation::CreateOutcome;
 
 use crate::env::{Endpoint, Post};
 use crate::error::Result;
-use crate::ids::{
-    ActorId, MeshName, NodeGeneration, NodeRid, ObjectKey, OwnerLeaseGeneration,
-};
+use crate::ids::{ActorId, MeshName, NodeGeneration, NodeRid, ObjectKey, OwnerLeaseGeneration};
 use crate::object::Registry;
 use crate::store::records::OwnerGuard;
 use counters::CoreCounters;
@@ -64,7 +62,8 @@ impl Shared {
         poster: Arc<dyn Post<Mail>>,
     ) -> Self {
         let counters = (0..settings.cores).map(|_| CoreCounters::default()).collect();
-        let lifetimes = Mutex::new((settings.route_cache_max_age, settings.message_follow_duration));
+        let lifetimes =
+            Mutex::new((settings.route_cache_max_age, settings.message_follow_duration));
         Self {
             settings,
             identity,
@@ -249,7 +248,9 @@ impl Node {
         // Posted under the lock: two changes reach every core in one order.
         for core in 0..shared.settings.cores {
             let (route_cache_max_age, message_follow_duration) = wanted;
-            shared.poster.post(core, Mail::Configure { route_cache_max_age, message_follow_duration });
+            shared
+                .poster
+                .post(core, Mail::Configure { route_cache_max_age, message_follow_duration });
         }
         Ok(())
     }

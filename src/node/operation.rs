@@ -132,7 +132,11 @@ impl CreateOutcome {
 pub(crate) enum CreateWaiter {
     App(Settler<Result<CreateOutcome>>),
     /// A node that asked with record 49.
-    Remote { rid: NodeRid, node_generation: NodeGeneration, correlation: Correlation },
+    Remote {
+        rid: NodeRid,
+        node_generation: NodeGeneration,
+        correlation: Correlation,
+    },
 }
 
 /// A call to create an Actor.

@@ -86,7 +86,9 @@ impl Settings {
             if (min..=max).contains(&value) {
                 return Ok(());
             }
-            Err(Error::not_configured(format!("{name} is {value}{unit}; it must be {min} to {max}{unit}")))
+            Err(Error::not_configured(format!(
+                "{name} is {value}{unit}; it must be {min} to {max}{unit}"
+            )))
         };
         range("cores", self.cores.into(), 1, limits::MAX_CORES.into(), "")?;
         range(

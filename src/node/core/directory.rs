@@ -48,7 +48,9 @@ impl Wait {
     fn reason(&self) -> String {
         match self {
             Self::Behind => "it waited behind earlier operations to the same id".into(),
-            Self::Route(_) | Self::Answered(_) => "the Location Store did not answer in time".into(),
+            Self::Route(_) | Self::Answered(_) => {
+                "the Location Store did not answer in time".into()
+            }
             Self::Link(rid, _) => format!("there was no link to its owner {rid} in time"),
             Self::LaneCredit(..) => "its owner gave no credit in time".into(),
             Self::LocalCredit => "the queues of this core stayed full".into(),
@@ -136,7 +138,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let waits_for_route = self.directory.fifos[&key]
             .back()
             .is_some_and(|last| matches!(last.wait, Wait::Route(_)));
-        let wait = if waits_for_route { self.look_up(env, &key, operation.deadline) } else { Wait::Behind };
+        let wait = if waits_for_route {
+            self.look_up(env, &key, operation.deadline)
+        } else {
+            Wait::Behind
+        };
         self.park(env, operation, wait);
     }
 
@@ -260,7 +266,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// What the resolver answered these waiters. Their order is that of the FIFO.
-    pub(super) fn on_resolved(&mut self, env: &mut E, key: &ObjectKey, waiters: &[u64], answer: &Answer) {
+    pub(super) fn on_resolved(
+        &mut self,
+        env: &mut E,
+        key: &ObjectKey,
+        waiters: &[u64],
+        answer: &Answer,
+    ) {
         let mut left = waiters.iter().copied().peekable();
         if let Some(fifo) = self.directory.fifos.get_mut(key) {
             for parked in fifo.iter_mut() {
@@ -290,9 +302,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// The resolver gave a waiter up.
-    pub(super) fn on_resolve_ended(&mut self, env: &mut E, key: &ObjectKey, waiter: u64, error: Error) {
+    pub(super) fn on_resolve_ended(
+        &mut self,
+        env: &mut E,
+        key: &ObjectKey,
+        waiter: u64,
+        error: Error,
+    ) {
         if let Some(fifo) = self.directory.fifos.get_mut(key)
-            && let Some(at) = fifo.iter().position(|p| matches!(p.wait, Wait::Route(w) if w == waiter))
+            && let Some(at) =
+                fifo.iter().position(|p| matches!(p.wait, Wait::Route(w) if w == waiter))
             && let Some(parked) = fifo.remove(at)
         {
             self.directory.parked_bytes -= size_of(&parked.operation);
@@ -308,7 +327,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let mut expired = Vec::new();
         let mut kept = VecDeque::with_capacity(fifo.len());
         for parked in fifo.drain(..) {
-            if parked.operation.deadline <= now { expired.push(parked) } else { kept.push_back(parked) }
+            if parked.operation.deadline <= now {
+                expired.push(parked)
+            } else {
+                kept.push_back(parked)
+            }
         }
         *fifo = kept;
         for Parked { operation, wait } in expired {
@@ -373,7 +396,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.directory.parked_bytes = 0;
     }
 
-    pub(super) fn pump_waiting_for_link(&mut self, env: &mut E, rid: &NodeRid, generation: NodeGeneration) {
+    pub(super) fn pump_waiting_for_link(
+        &mut self,
+        env: &mut E,
+        rid: &NodeRid,
+        generation: NodeGeneration,
+    ) {
         let waiting = self.directory.for_link.remove(&(rid.clone(), generation));
         for key in waiting.into_iter().flatten() {
             self.pump(env, &key);
@@ -381,7 +409,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// There is no link to this node: what waits for it ends, truthfully and at once (R2.6-3).
-    pub(super) fn on_need_failed(&mut self, env: &mut E, rid: &NodeRid, generation: NodeGeneration, text: &Arc<str>) {
+    pub(super) fn on_need_failed(
+        &mut self,
+        env: &mut E,
+        rid: &NodeRid,
+        generation: NodeGeneration,
+        text: &Arc<str>,
+    ) {
         if self.links.to_node(rid, generation).is_none() {
             self.directory.failed_need = Some((rid.clone(), generation, text.clone()));
         }
@@ -423,7 +457,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if let Some(index) = self.objects.index(&operation.key) {
             return self.attempt_local(env, operation, index);
         }
-        if env.planted(Planted::CacheUnavailable) && self.planted_unavailable.contains(&operation.key) {
+        if env.planted(Planted::CacheUnavailable)
+            && self.planted_unavailable.contains(&operation.key)
+        {
             let error = Error::unavailable(format!("{} was unavailable", operation.key));
             self.settle(env, operation.waiter, Err(error));
             return Tried::Done;
@@ -459,7 +495,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let wants_reply = operation.wants_reply();
         let (payload, metadata) = match operation.body {
             OpBody::Destroy { generation } => {
-                let correlation = self.register(&key, operation.waiter, operation.ticket, operation.deadline, None);
+                let correlation = self.register(
+                    &key,
+                    operation.waiter,
+                    operation.ticket,
+                    operation.deadline,
+                    None,
+                );
                 self.destroy_here(env, index, generation, ReplyTo::Local(correlation));
                 return Tried::Done;
             }
@@ -538,7 +580,14 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Takes credit and puts the frame into its lane.
-    fn submit_remote(&mut self, env: &mut E, operation: Operation, route: &Route, link: LinkId, lane: u16) -> Tried {
+    fn submit_remote(
+        &mut self,
+        env: &mut E,
+        operation: Operation,
+        route: &Route,
+        link: LinkId,
+        lane: u16,
+    ) -> Tried {
         let key = operation.key.clone();
         let operation_id = self.new_operation_id(env);
         let is_message = matches!(operation.body, OpBody::Message { .. });
@@ -611,7 +660,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Waiter::App(settler) => {
                 settler.settle(end);
             }
-            Waiter::Turn { core, token } if core == self.index => self.objects.settle_wait(token, end),
+            Waiter::Turn { core, token } if core == self.index => {
+                self.objects.settle_wait(token, end)
+            }
             Waiter::Turn { core, token } => env.mail(core, Mail::TurnSettled { token, end }),
         }
     }
@@ -619,7 +670,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// Why nothing is taken in any more, if so.
     fn refusal(&self) -> Option<Error> {
         self.is_stopping().then(|| {
-            Error::new(ErrorKind::ShuttingDown, format!("node {} is shutting down", self.shared.settings.rid))
+            Error::new(
+                ErrorKind::ShuttingDown,
+                format!("node {} is shutting down", self.shared.settings.rid),
+            )
         })
     }
 }
@@ -633,7 +687,8 @@ fn remote_frame<'a>(
     now: Nanos,
 ) -> FrameParts<'a> {
     // A request is sized before its correlation is taken; the number's size is fixed.
-    let correlation = correlation.or(operation.wants_reply().then_some(crate::ids::Correlation::FIRST));
+    let correlation =
+        correlation.or(operation.wants_reply().then_some(crate::ids::Correlation::FIRST));
     let (id, fence) = (operation.key.id(), wire::RouteFenceRef::from(&route.fence));
     let record = match (&operation.body, correlation) {
         (OpBody::Destroy { generation }, Some(correlation)) => {

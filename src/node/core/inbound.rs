@@ -5,9 +5,7 @@ use super::Core;
 use super::objects::State;
 use crate::env::{Env, Planted};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{
-    Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey, RouteFence,
-};
+use crate::ids::{Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey, RouteFence};
 use crate::node::counters::Counter;
 use crate::node::operation::{CreditOf, End, Mail, Queued, ReplyTo, Waiter};
 use crate::object::{Metadata, Payload};
@@ -15,8 +13,8 @@ use crate::protocol::peer::LinkId;
 use crate::protocol::request;
 use crate::time::Nanos;
 use crate::wire::{
-    Body, FailureCode, Frame, FrameParts, MessageFollow, ObjectMessage, Record,
-    Reply, RouteFenceRef, Status,
+    Body, FailureCode, Frame, FrameParts, MessageFollow, ObjectMessage, Record, Reply,
+    RouteFenceRef, Status,
 };
 
 /// The packet name under which an error reply carries the error's sentence.
@@ -97,7 +95,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
             other => Err((
                 "unexpected-record",
-                format!("record {:?} has no place on an admitted lane of this version", other.command()),
+                format!(
+                    "record {:?} has no place on an admitted lane of this version",
+                    other.command()
+                ),
             )),
         }
     }
@@ -143,11 +144,21 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Record::ActorCreate(create) => {
                 let key = self.key_of(crate::ids::ObjectKind::Actor, create.id)?;
                 let request = match &frame.payload {
-                    Some(part) => Payload::from_checked_part(bytes::Bytes::copy_from_slice(part.part)),
+                    Some(part) => {
+                        Payload::from_checked_part(bytes::Bytes::copy_from_slice(part.part))
+                    }
                     None => Payload::empty(),
                 };
-                let remaining = Nanos(0) + std::time::Duration::from_millis(frame.remaining_ms.into());
-                self.on_remote_create(env, key, create, request, remaining.since(Nanos::ZERO), to(create.correlation));
+                let remaining =
+                    Nanos(0) + std::time::Duration::from_millis(frame.remaining_ms.into());
+                self.on_remote_create(
+                    env,
+                    key,
+                    create,
+                    request,
+                    remaining.since(Nanos::ZERO),
+                    to(create.correlation),
+                );
             }
             _ => {}
         }
@@ -155,7 +166,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     fn key_of(&self, kind: crate::ids::ObjectKind, id: &str) -> Result<ObjectKey, Broken> {
-        ObjectKey::new(self.shared.identity.hash_seed, kind, id).map_err(|e| ("object-id", e.to_string()))
+        ObjectKey::new(self.shared.identity.hash_seed, kind, id)
+            .map_err(|e| ("object-id", e.to_string()))
     }
 
     /// R2.1-3: takes a message in, or ends it.
@@ -245,10 +257,18 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
-    fn on_reply(&mut self, env: &mut E, frame: &Frame<'_>, reply: &Reply<'_>) -> Result<(), Broken> {
+    fn on_reply(
+        &mut self,
+        env: &mut E,
+        frame: &Frame<'_>,
+        reply: &Reply<'_>,
+    ) -> Result<(), Broken> {
         let home = request::core_of(reply.correlation, self.shared.settings.cores);
         if home != self.index {
-            return Err(("reply-core", format!("correlation {} waits on another core", reply.correlation)));
+            return Err((
+                "reply-core",
+                format!("correlation {} waits on another core", reply.correlation),
+            ));
         }
         let Some(token) = self.requests.settle_reply(reply.correlation) else {
             self.count(Counter::RepliesLate, 1);
@@ -273,7 +293,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 }
                 self.tickets.remove(&ticket);
                 let tail = reply.no_tail().map_err(|e| (e.rule.name(), e.to_string()));
-                let end = if tail.is_ok() { end } else { Err(protocol_error("a plain reply has a tail")) };
+                let end = if tail.is_ok() {
+                    end
+                } else {
+                    Err(protocol_error("a plain reply has a tail"))
+                };
                 self.settle(env, waiter, end);
                 tail
             }
@@ -319,7 +343,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
     ) -> Correlation {
         let token = self.pending.insert(Pending { key: key.clone(), purpose }) as u64;
         // 2^63 numbers of a core last for longer than a process.
-        let correlation = self.requests.submit(token, deadline).expect("correlations do not run out");
+        let correlation =
+            self.requests.submit(token, deadline).expect("correlations do not run out");
         if let Some(link) = link {
             self.requests.bind_link(correlation, link.0);
         }
@@ -361,7 +386,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     self.tickets.remove(&ticket);
                     self.settle(env, waiter, Err(error));
                 }
-                Purpose::Creation(asked) => self.on_create_reply(env, &key, asked, Err(error), None),
+                Purpose::Creation(asked) => {
+                    self.on_create_reply(env, &key, asked, Err(error), None)
+                }
             }
         }
     }
@@ -428,7 +455,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let part = payload.as_ref().map(|p| &p.part()[..]);
         if self.send_frame(env, link, reply(status, part)).is_none() {
             // Larger than the link carries: the requester is told so instead of waiting.
-            let text = format!("{key}: the reply is larger than the link carries (max_frame_bytes)");
+            let text =
+                format!("{key}: the reply is larger than the link carries (max_frame_bytes)");
             let part = error_payload(&Error::internal(text));
             let status = Status::of_kind(ErrorKind::InternalFailure, key.kind());
             let part = part.as_ref().map(|p| &p.part()[..]);
@@ -497,10 +525,13 @@ mod tests {
         let other = OwnerLeaseGeneration::new(9).unwrap();
         assert!(stale(&RouteFenceRef { owner_lease_generation: other, ..good }, &here).is_some());
         let other = AuthorityOwnerGeneration::new(1).unwrap();
-        assert!(stale(&RouteFenceRef { authority_owner_generation: other, ..good }, &here).is_some());
+        assert!(
+            stale(&RouteFenceRef { authority_owner_generation: other, ..good }, &here).is_some()
+        );
         // Of another incarnation the tenure means nothing.
         let old = ObjectGeneration::new(4).unwrap();
-        let carried = RouteFenceRef { object_generation: old, authority_owner_generation: other, ..good };
+        let carried =
+            RouteFenceRef { object_generation: old, authority_owner_generation: other, ..good };
         assert_eq!(stale(&carried, &here), None);
         assert!(stale(&good, &own(None)).is_some());
     }

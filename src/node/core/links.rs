@@ -60,7 +60,11 @@ pub(super) struct Links {
 
 impl Links {
     /// The link to this lifecycle of a node, if it is up.
-    pub(super) fn to_node(&self, rid: &NodeRid, generation: NodeGeneration) -> Option<(LinkId, &Link)> {
+    pub(super) fn to_node(
+        &self,
+        rid: &NodeRid,
+        generation: NodeGeneration,
+    ) -> Option<(LinkId, &Link)> {
         let id = *self.of_node.get(&(rid.clone(), generation))?;
         let link = self.links.get(&id)?;
         link.is_up.then_some((id, link))
@@ -187,7 +191,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             PeerEffect::LinkDown { .. } => self.count(Counter::LinksDown, 1),
             PeerEffect::NeedFailed { peer, reason, next_attempt_in } => {
                 let text: Arc<str> = match next_attempt_in {
-                    Some(pause) => format!("{reason}; dialled again at the earliest in {pause:?}").into(),
+                    Some(pause) => {
+                        format!("{reason}; dialled again at the earliest in {pause:?}").into()
+                    }
                     None => reason.into(),
                 };
                 self.broadcast(env, || Mail::NeedFailed {
@@ -260,7 +266,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         // Nothing is read, and so nothing counted, before the link's terms are known.
         let granted = self.links.get(link).map_or(1, |l| self.granted_share(&l.info));
         let returns = CreditReturn::new(granted);
-        let state = Lane { conn, reader, control: Vec::new(), frames: Vec::new(), liveness, returns };
+        let state =
+            Lane { conn, reader, control: Vec::new(), frames: Vec::new(), liveness, returns };
         self.links.lanes.insert((link, lane), state);
         self.links.lane_of.insert(conn, (link, lane));
         self.read_lane(env, link, lane);
@@ -319,7 +326,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let frame = Frame::decode(bytes, state.info.max_frame_bytes)
             .map_err(|e| (e.rule.name(), e.to_string()))?;
         if frame.lane != lane {
-            return Err(("wrong-lane", format!("a frame of lane {} came on lane {lane}", frame.lane)));
+            return Err((
+                "wrong-lane",
+                format!("a frame of lane {} came on lane {lane}", frame.lane),
+            ));
         }
         match &frame.body {
             Body::Control(control) => self.on_control(env, link, lane, control),
@@ -375,7 +385,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
                         self.on_credit_returned(link, lane, object_hash, bytes)
                             .map_err(|text| ("credit-not-spent", text))?;
                     } else {
-                        env.mail(home, Mail::CreditReturned { link, lane, object: object_hash, bytes });
+                        env.mail(
+                            home,
+                            Mail::CreditReturned { link, lane, object: object_hash, bytes },
+                        );
                     }
                 }
                 self.pump_waiting_for_credit(env, link, lane);
@@ -383,8 +396,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
             Control::LeaseRenewed(renewed) => {
                 let Some(state) = self.links.lanes.get(&(link, lane)) else { return Ok(()) };
-                let announced = (renewed.probe_id, renewed.owner_lease_generation, renewed.remaining_ms);
-                if let Some(renewed) = state.liveness.on_lease_renewed(announced.0, announced.1, announced.2)
+                let announced =
+                    (renewed.probe_id, renewed.owner_lease_generation, renewed.remaining_ms);
+                if let Some(renewed) =
+                    state.liveness.on_lease_renewed(announced.0, announced.1, announced.2)
                     && let Some(state) = self.links.get(link)
                 {
                     let rid = state.info.peer.rid.clone();
@@ -411,7 +426,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
         bytes: u32,
     ) -> Result<(), String> {
         match self.links.window(link, lane) {
-            Some(window) => window.give_back(object, bytes.into()).map_err(|e| format!("{} bytes of credit came back for object {:016x}, which holds {}", e.returned_bytes, e.object_hash, e.outstanding_bytes)),
+            Some(window) => window.give_back(object, bytes.into()).map_err(|e| {
+                format!(
+                    "{} bytes of credit came back for object {:016x}, which holds {}",
+                    e.returned_bytes, e.object_hash, e.outstanding_bytes
+                )
+            }),
             None => Ok(()),
         }
     }
@@ -433,11 +453,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let ack = Record::LivenessAck(wire::Liveness { probe_id });
         push_control(&mut state.control, lane, Body::Record(ack));
         if let Some(remaining_ms) = announced_ms(&lease, now) {
-            let renewed = wire::LeaseRenewed {
-                probe_id,
-                owner_lease_generation: generation,
-                remaining_ms,
-            };
+            let renewed =
+                wire::LeaseRenewed { probe_id, owner_lease_generation: generation, remaining_ms };
             push_control(&mut state.control, lane, Body::Control(Control::LeaseRenewed(renewed)));
         }
         self.links.dirty.insert((link, lane));
@@ -489,7 +506,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
 
     /// Closes what this core has of a link, ends what was sent on it.
     pub(super) fn on_link_close(&mut self, env: &mut E, link: LinkId, reason: &Arc<str>) {
-        let lanes: Vec<u16> = self.links.lanes.range((link, 0)..=(link, u16::MAX)).map(|(k, _)| k.1).collect();
+        let lanes: Vec<u16> =
+            self.links.lanes.range((link, 0)..=(link, u16::MAX)).map(|(k, _)| k.1).collect();
         for lane in lanes {
             if self.drop_lane(env, link, lane) {
                 self.to_core_zero(env, Mail::LaneClosed { link, lane });
@@ -555,7 +573,14 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// A message that came on a lane has started or was refused: its bytes are free again.
-    pub(super) fn lane_credit_freed(&mut self, env: &mut E, link: LinkId, lane: u16, object: u64, bytes: u32) {
+    pub(super) fn lane_credit_freed(
+        &mut self,
+        env: &mut E,
+        link: LinkId,
+        lane: u16,
+        object: u64,
+        bytes: u32,
+    ) {
         let core = self.lane_core(lane);
         if core != self.index {
             env.mail(core, Mail::CreditFreed { link, lane, object, bytes });

@@ -109,7 +109,12 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
 
 impl<E: Env<Mail = Mail>> Core<E> {
     /// Makes core `index`; `peers` on core 0.
-    pub(crate) fn new(shared: Arc<Shared>, env: &mut E, peers: Option<Peers>, generations: Block) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        env: &mut E,
+        peers: Option<Peers>,
+        generations: Block,
+    ) -> Self {
         let settings = &shared.settings;
         let now = env.now();
         let poster = env.poster();

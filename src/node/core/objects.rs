@@ -15,9 +15,7 @@ use super::Core;
 use crate::env::{Env, Planted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::cells::{Cells, Polled};
-use crate::ids::{
-    AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion,
-};
+use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
 use crate::node::counters::Counter;
 use crate::node::operation::{Body as OpBody, CreditOf, Mail, Operation, Queued, ReplyTo, Waiter};
 use crate::object::{
@@ -222,13 +220,22 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if queued.deadline <= self.now {
             self.count(Counter::ExpiredInQueue, 1);
             let text = "the request's time was over before its turn";
-            self.refuse(&key, queued.reply, Status::of_kind(ErrorKind::DeadlineExceeded, key.kind()), text);
+            self.refuse(
+                &key,
+                queued.reply,
+                Status::of_kind(ErrorKind::DeadlineExceeded, key.kind()),
+                text,
+            );
             self.objects.schedule(index);
             return;
         }
         let object = &mut self.objects.objects[index];
         let Some(handler) = object.ty.handler(queued.payload.name()).cloned() else {
-            let text = format!("actor type {:?} does not handle {:?}", object.ty.name, queued.payload.name());
+            let text = format!(
+                "actor type {:?} does not handle {:?}",
+                object.ty.name,
+                queued.payload.name()
+            );
             self.count(Counter::TurnsFailed, 1);
             self.refuse(&key, queued.reply, Status::of_code(FailureCode::HandlerNotFound), &text);
             self.objects.schedule(index);
@@ -324,7 +331,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 tracing::error!(object = %key, panic = %text, "a turn panicked; the object is closed");
                 self.count(Counter::TurnsPanicked, 1);
                 let text = format!("the handler panicked: {text}");
-                self.refuse(&key, reply, Status::of_kind(ErrorKind::InternalFailure, key.kind()), &text);
+                self.refuse(
+                    &key,
+                    reply,
+                    Status::of_kind(ErrorKind::InternalFailure, key.kind()),
+                    &text,
+                );
                 self.close_after_panic(env, index);
             }
         }
@@ -350,7 +362,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Answers a request with an error, or counts a one-way message nobody can be told about.
-    pub(super) fn refuse(&mut self, key: &ObjectKey, reply: Option<ReplyTo>, status: Status, text: &str) {
+    pub(super) fn refuse(
+        &mut self,
+        key: &ObjectKey,
+        reply: Option<ReplyTo>,
+        status: Status,
+        text: &str,
+    ) {
         match reply {
             Some(to) => {
                 let kind = status.error_kind().unwrap_or(ErrorKind::InternalFailure);
@@ -401,7 +419,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             let key = self.shared.actor_key(&item.target);
             let (is_request, timeout) = match item.want {
                 Want::Admission => (false, self.shared.settings.send_timeout),
-                Want::Reply(timeout) => (true, timeout.unwrap_or(self.shared.settings.request_timeout)),
+                Want::Reply(timeout) => {
+                    (true, timeout.unwrap_or(self.shared.settings.request_timeout))
+                }
             };
             let waiter = match item.slot {
                 None => Waiter::Nobody,
@@ -421,7 +441,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
             };
             self.objects.operations.push_back(Operation {
                 key,
-                body: OpBody::Message { payload: item.payload, metadata: item.metadata, is_request },
+                body: OpBody::Message {
+                    payload: item.payload,
+                    metadata: item.metadata,
+                    is_request,
+                },
                 waiter,
                 timeout,
                 deadline: Nanos::MAX,
@@ -452,7 +476,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.count(Counter::DroppedClosed, 1);
             }
             let status = Status::of_code(FailureCode::ActorLocationStale);
-            self.refuse(key, queued.reply, status, "the object was closed before the message's turn");
+            self.refuse(
+                key,
+                queued.reply,
+                status,
+                "the object was closed before the message's turn",
+            );
         }
     }
 

@@ -12,8 +12,8 @@ use super::objects::State;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind};
 use crate::node::counters::Counter;
-use crate::node::operation::Mail;
 use crate::node::oneshot::Settler;
+use crate::node::operation::Mail;
 use crate::protocol::peer::PeerEvent;
 use crate::protocol::resolve::Event as ResolveEvent;
 use crate::time::Nanos;
@@ -74,14 +74,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
             .objects
             .objects
             .iter()
-            .filter(|(_, o)| o.state == State::Ready && (is_late || (o.turn.is_none() && o.queue.is_empty())))
+            .filter(|(_, o)| {
+                o.state == State::Ready && (is_late || (o.turn.is_none() && o.queue.is_empty()))
+            })
             .map(|(index, _)| index)
             .take(limits_per_round())
             .collect();
         for index in idle {
             self.begin_close(env, index);
         }
-        let is_done = self.objects.len() == 0 && self.creations.is_empty() && !self.objects.is_busy();
+        let is_done =
+            self.objects.len() == 0 && self.creations.is_empty() && !self.objects.is_busy();
         if is_done || is_late {
             self.finish(env);
         }

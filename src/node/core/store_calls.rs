@@ -12,8 +12,8 @@ use crate::ids::{ActorRef, NodeRid, ObjectKey};
 use crate::location::{Cursor, Key, ReadAnswer, Record, ScanPage, StoreError};
 use crate::node::counters::Counter;
 use crate::node::operation::{Mail, NodeSeen};
-use crate::protocol::peer::{PeerDescriptor, PeerEvent, PeerIdentity};
 use crate::protocol::commit::CommitOutcome;
+use crate::protocol::peer::{PeerDescriptor, PeerEvent, PeerIdentity};
 use crate::protocol::resolve::{Effect, Event, OwnerSight, ReadId, Row, SeenLease};
 use crate::route::{NodeEntry, Resolution};
 use crate::store::records::{
@@ -78,7 +78,13 @@ pub(super) fn store_error(e: &StoreError) -> Error {
 
 impl<E: Env<Mail = Mail>> Core<E> {
     /// Starts a Store call; its answer comes to `on_store_answer`.
-    pub(super) fn store_call(&mut self, env: &mut E, op: StoreOp, budget: Duration, used: StoreUse) -> u64 {
+    pub(super) fn store_call(
+        &mut self,
+        env: &mut E,
+        op: StoreOp,
+        budget: Duration,
+        used: StoreUse,
+    ) -> u64 {
         match &op {
             StoreOp::Read(keys) => self.count(Counter::StoreReads, keys.len() as u64),
             StoreOp::Commit(_) => self.count(Counter::StoreCommits, 1),
@@ -397,7 +403,12 @@ fn read_lease(rid: &NodeRid, record: &Record) -> Result<(LeaseRecord, Duration)>
     Ok((lease, record.expires_in.unwrap_or(Duration::ZERO)))
 }
 
-fn node_entry(descriptor: &NodeDescriptor, lease: &LeaseRecord, ttl: Duration, sent: Nanos) -> NodeEntry {
+fn node_entry(
+    descriptor: &NodeDescriptor,
+    lease: &LeaseRecord,
+    ttl: Duration,
+    sent: Nanos,
+) -> NodeEntry {
     NodeEntry {
         rid: descriptor.rid.clone(),
         node_generation: descriptor.node_generation,
