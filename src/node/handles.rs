@@ -250,7 +250,6 @@ impl Actors<'_> {
                 type_name: check_type_name(type_name)?,
                 request: request.into_payload()?,
                 target: None,
-                join: None,
                 timeout: self.shared.settings.create_timeout,
                 waiter: CreateWaiter::App(oneshot().0),
             })

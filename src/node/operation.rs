@@ -146,8 +146,6 @@ pub(crate) struct CreateCall {
     pub(crate) request: Payload,
     /// The node it shall live on; this node or a host of the type when `None`.
     pub(crate) target: Option<NodeRid>,
-    /// The running attempt a remote creator wants to join; nothing new is begun for it.
-    pub(crate) join: Option<u128>,
     pub(crate) timeout: Duration,
     pub(crate) waiter: CreateWaiter,
 }

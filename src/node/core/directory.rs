@@ -199,7 +199,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
-    fn need_link(&mut self, env: &mut E, rid: NodeRid, node_generation: NodeGeneration) {
+    /// Why the need of this node has just failed, while that is told to those who wait.
+    pub(super) fn need_has_failed(&self, rid: &NodeRid, generation: NodeGeneration) -> Option<Arc<str>> {
+        let (of, of_generation, text) = self.directory.failed_need.as_ref()?;
+        (of == rid && *of_generation == generation).then(|| text.clone())
+    }
+
+    pub(super) fn need_link(&mut self, env: &mut E, rid: NodeRid, node_generation: NodeGeneration) {
         let Some(entry) = self.routes.nodes().get_exact(&rid, node_generation) else { return };
         let descriptor = PeerDescriptor {
             identity: PeerIdentity { rid, node_generation, key_id: entry.key_id.to_be_bytes() },
@@ -406,6 +412,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         for key in waiting.into_iter().flatten() {
             self.pump(env, &key);
         }
+        self.pump_asks(env, rid, generation);
     }
 
     /// There is no link to this node: what waits for it ends, truthfully and at once (R2.6-3).
@@ -556,11 +563,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         };
         let key_id = entry.key_id.to_be_bytes();
         let Some((link, state)) = self.links.to_node(&fence.rid, fence.node_generation) else {
-            if let Some((rid, generation, text)) = &self.directory.failed_need
-                && *rid == fence.rid
-                && *generation == fence.node_generation
-            {
-                let why = format!("{key}: its owner {rid} is not connected: {text}");
+            if let Some(text) = self.need_has_failed(&fence.rid, fence.node_generation) {
+                let why = format!("{key}: its owner {} is not connected: {text}", fence.rid);
                 self.settle(env, operation.waiter, Err(Error::unavailable(why)));
                 return Tried::Done;
             }

@@ -303,10 +303,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
             Purpose::Creation(asked) => {
                 let tail = match &end {
-                    Err(e) => Err(e.clone()),
-                    Ok(_) => reply.create_tail().map_err(|e| protocol_error(&e.to_string())),
+                    Err(e) => Err((true, e.clone())),
+                    Ok(_) => reply.create_tail().map_err(|e| (false, protocol_error(&e.to_string()))),
                 };
-                let broken = end.is_ok() && tail.is_err();
+                let broken = matches!(tail, Err((false, _)));
                 self.on_create_reply(env, &key, asked, tail, end.ok().flatten());
                 if broken {
                     return Err(("create-tail", "the reply to a creation has a bad tail".into()));
@@ -387,7 +387,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     self.settle(env, waiter, Err(error));
                 }
                 Purpose::Creation(asked) => {
-                    self.on_create_reply(env, &key, asked, Err(error), None)
+                    {
+                    self.on_create_reply(env, &key, asked, Err((false, error)), None);
+                }
                 }
             }
         }
@@ -475,7 +477,11 @@ fn protocol_error(text: &str) -> Error {
 
 /// The sentence of an error as a payload; `None` when there is none to say.
 fn error_payload(error: &Error) -> Option<Payload> {
-    let text = error.text();
+    text_payload(error.text())
+}
+
+/// A sentence as a payload, cut where it is too long.
+pub(super) fn text_payload(text: &str) -> Option<Payload> {
     let mut end = text.len().min(MAX_ERROR_TEXT_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;

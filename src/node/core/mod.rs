@@ -28,6 +28,7 @@ use crate::ids::{
     ObjectKey, OwnerLeaseGeneration,
 };
 use crate::limits;
+use crate::protocol::create;
 use crate::protocol::credit::CreditWindow;
 use crate::protocol::peer::{LinkId, PeerEvent, Peers};
 use crate::protocol::request::Requests;
@@ -51,8 +52,6 @@ enum Timer {
     Parked(ObjectKey),
     /// A Store call is due.
     Store(u64),
-    /// The creation machine of the id is due.
-    Creation(ObjectKey),
 }
 
 /// The fences of this node and of an object on it, for admission.
@@ -132,6 +131,20 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 requests.plant(fault);
             }
         }
+        let me = create::Identity {
+            rid: settings.rid.clone(),
+            mesh: settings.mesh.clone(),
+            node_generation: shared.identity.node_generation,
+            lease_generation: shared.identity.lease_generation,
+        };
+        let times =
+            create::CreateTimes { attempt: settings.create_timeout, store: settings.store_timeout };
+        let mut creator = create::Creator::new(me, times);
+        for fault in [Planted::RunTwoFactories, Planted::GuessLostCommit] {
+            if env.planted(fault) {
+                creator.plant(fault);
+            }
+        }
         if env.planted(Planted::InsertAfterInvalidation) {
             resolver.plant(Planted::InsertAfterInvalidation);
         }
@@ -150,7 +163,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             pending: Slab::new(),
             tickets: FixedMap::default(),
             objects: Objects::new(Cells::new(Arc::new(wake))),
-            creations: creation::Creations::default(),
+            creations: creation::Creations::new(creator),
             generations: Allocator::new(generations),
             local_credit: CreditWindow::new(limits::LOCAL_BUDGET_BYTES),
             local_credit_returned: false,
@@ -205,6 +218,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return Nanos::ZERO;
         }
         let mut next = self.wheel.next_deadline().min(self.links.next_deadline());
+        next = next.min(self.creations.next_deadline());
         next = next.min(self.requests.next_deadline().unwrap_or(Nanos::MAX));
         next = next.min(self.resolver.next_deadline().unwrap_or(Nanos::MAX));
         if let Some(zero) = &self.zero {
@@ -363,7 +377,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             match self.timers.remove(token as usize) {
                 Timer::Parked(key) => self.expire_parked(env, &key),
                 Timer::Store(token) => self.expire_store(env, token),
-                Timer::Creation(key) => self.tick_creation(env, &key),
             }
         }
         if self.requests.next_deadline().is_some_and(|at| at <= self.now) {
@@ -373,6 +386,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         if self.resolver.next_deadline().is_some_and(|at| at <= self.now) {
             self.step_resolver(env, ResolveEvent::Tick);
+        }
+        if self.creations.next_deadline() <= self.now {
+            self.step_creator(env, crate::protocol::create::Event::Tick);
         }
         if self.links.next_deadline() <= self.now {
             self.poll_liveness(env);

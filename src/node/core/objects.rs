@@ -18,8 +18,9 @@ use crate::exec::cells::{Cells, Polled};
 use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
 use crate::node::counters::Counter;
 use crate::node::operation::{Body as OpBody, CreditOf, Mail, Operation, Queued, ReplyTo, Waiter};
+use crate::protocol::create::CallId;
 use crate::object::{
-    Body, CellOutput, ErasedType, Outbox, OutboxItem, Payload, Slot, TurnFacts, TurnInput, Want,
+    Body, CellFuture, CellOutput, ErasedType, Outbox, OutboxItem, Payload, Slot, TurnFacts, TurnInput, Want,
 };
 use crate::time::Nanos;
 use crate::wire::{FailureCode, Status};
@@ -60,7 +61,7 @@ pub(super) struct Object {
 /// What a cell is for.
 enum CellUse {
     Turn { object: usize, reply: Option<ReplyTo>, generation: ObjectGeneration },
-    Factory { key: ObjectKey },
+    Factory { key: ObjectKey, call: CallId },
     Closing { object: usize },
 }
 
@@ -171,6 +172,20 @@ impl Objects {
         self.ready_cells.push_back(cell);
     }
 
+    /// Starts a factory; it ends in `on_factory_made`. Returns its cell.
+    pub(super) fn start_factory(&mut self, key: ObjectKey, call: CallId, future: CellFuture) -> u64 {
+        let cell = self.cells.insert(future);
+        self.uses.insert(cell, CellUse::Factory { key, call });
+        self.wake(cell);
+        cell
+    }
+
+    /// Drops a cell before its end.
+    pub(super) fn cancel_cell(&mut self, cell: u64) {
+        self.uses.remove(&cell);
+        self.cells.cancel(cell);
+    }
+
     /// Puts the end of a turn's operation where the turn looks for it.
     pub(super) fn settle_wait(&mut self, token: u64, end: Result<Option<Payload>>) {
         if let Some(wait) = self.waits.try_remove(token as usize) {
@@ -262,19 +277,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.poll_cell(env, cell);
     }
 
-    /// Starts a factory; it ends in `on_factory_made`.
-    pub(super) fn start_factory(
-        &mut self,
-        env: &mut E,
-        key: ObjectKey,
-        future: crate::object::CellFuture,
-    ) {
-        let cell = self.objects.cells.insert(future);
-        self.objects.uses.insert(cell, CellUse::Factory { key });
-        self.objects.wake(cell);
-        let _ = env;
-    }
-
     fn poll_cell(&mut self, env: &mut E, cell: u64) {
         let polled = self.objects.cells.poll(cell);
         if matches!(polled, Polled::Gone) {
@@ -292,13 +294,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
             CellUse::Turn { object, reply, generation } => {
                 self.end_turn(env, object, reply, generation, output);
             }
-            CellUse::Factory { key } => {
+            CellUse::Factory { key, call } => {
                 let made = match output {
                     Ok(CellOutput::Made(made)) => made,
                     Ok(_) => unreachable!("a factory makes"),
                     Err(text) => Err(Error::internal(format!("the factory panicked: {text}"))),
                 };
-                self.on_factory_made(env, &key, made);
+                self.on_factory_made(env, &key, call, made);
             }
             CellUse::Closing { object } => self.on_closed(env, object),
         }

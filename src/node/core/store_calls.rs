@@ -206,7 +206,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// What this node knows about an owner without asking the Store.
-    fn known_owner(&self, row: &Authority) -> Option<OwnerSight> {
+    pub(super) fn known_owner(&self, row: &Authority) -> Option<OwnerSight> {
         let identity = &self.shared.identity;
         if row.rid != self.shared.settings.rid {
             return OwnerSight::of_known(row, self.routes.nodes(), self.now);
@@ -278,10 +278,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Some(StoreUse::Find { key, slot }) => {
                 let text = format!("{key}: the Location Store did not answer in time");
                 slot.settle(Err(Error::unavailable(text)));
-            }
-            Some(StoreUse::Creation(step)) => {
-                let late = StoreError::Unknown("no answer in time".into());
-                self.on_creation_store(env, step, StoreAnswer::Failed(late));
             }
             Some(StoreUse::Nodes | StoreUse::Leases { .. }) => self.end_node_scan(env, false),
             Some(other) => {
