@@ -156,8 +156,10 @@ impl Driver for Epoll {
     }
 
     fn stop_listening(&mut self) {
-        // Closing the only descriptor of the socket takes it out of the poll set.
-        self.listener = None;
+        if let Some(listener) = self.listener.take() {
+            // It is out of the poll set already while accepting pauses.
+            let _ = epoll::delete(&self.epoll, listener.socket());
+        }
         self.accept_paused_until = None;
     }
 
@@ -184,6 +186,7 @@ impl Driver for Epoll {
         };
         stream.filter.outgoing(bytes);
         if let Err(reason) = stream.write(bytes) {
+            bytes.clear();
             self.break_stream(conn, reason);
         }
         self.update_interest(conn);

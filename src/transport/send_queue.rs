@@ -110,39 +110,39 @@ mod tests {
             steps in proptest::collection::vec((0usize..3, 0usize..90_000, 0usize..50), 1..40),
         ) {
             let mut queue = SendQueue::default();
-            let mut model: VecDeque<u8> = VecDeque::new();
-            let mut next = 0u8;
+            let mut pushed: Vec<u8> = Vec::new();
+            let mut gone = 0;
             for (kind, amount, from) in steps {
                 match kind {
                     0 => {
-                        let mut bytes: Vec<u8> = (0..amount)
-                            .map(|_| {
-                                next = next.wrapping_mul(5).wrapping_add(1);
-                                next
-                            })
-                            .collect();
+                        let start = pushed.len();
+                        let mut bytes: Vec<u8> =
+                            (start..start + amount).map(|i| (i ^ (i >> 8)) as u8).collect();
                         let from = from.min(bytes.len());
-                        model.extend(&bytes[from..]);
+                        pushed.extend_from_slice(&bytes[from..]);
                         queue.push(&mut bytes, from);
                         prop_assert!(bytes.is_empty());
                     }
                     1 => {
                         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
                         let count = queue.fill(&mut slices);
-                        let offered: Vec<u8> = slices[..count].iter().flat_map(|s| s.to_vec()).collect();
-                        let taken = amount.min(offered.len());
-                        prop_assert_eq!(count == 0, model.is_empty());
-                        let expected: Vec<u8> = model.drain(..taken).collect();
-                        prop_assert_eq!(&offered[..taken], &expected[..]);
+                        prop_assert_eq!(count == 0, gone == pushed.len());
+                        let mut taken = 0;
+                        for slice in &slices[..count] {
+                            let part = slice.len().min(amount - taken);
+                            prop_assert_eq!(&slice[..part], &pushed[gone..gone + part]);
+                            gone += part;
+                            taken += part;
+                        }
                         queue.advance(taken);
                     }
                     _ => queue = SendQueue::from_chunks(queue.into_chunks()),
                 }
-                prop_assert_eq!(queue.unsent_bytes(), model.len());
-                prop_assert_eq!(queue.is_empty(), model.is_empty());
+                prop_assert_eq!(queue.unsent_bytes(), pushed.len() - gone);
+                prop_assert_eq!(queue.is_empty(), pushed.len() == gone);
             }
-            let rest: Vec<u8> = queue.into_chunks().into_iter().flatten().collect();
-            prop_assert_eq!(rest, Vec::from(model));
+            let rest = Vec::from(queue.into_chunks()).concat();
+            prop_assert_eq!(&rest[..], &pushed[gone..]);
         }
     }
 }

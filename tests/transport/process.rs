@@ -1,0 +1,167 @@
+#![forbid(unsafe_code)]
+//! What needs a process of its own: descriptors, their limit, and sudden death.
+//!
+//! Such a test starts this very program again for itself alone, with a word in its environment that
+//! makes it do its part.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+
+use homing::env::{Endpoint, Env};
+use homing::transport::driver::Driver;
+use homing::transport::listen::BoundListener;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::world::{Net, Place, Raw, pump};
+
+const PART: &str = "HOMING_TRANSPORT_TEST_PART";
+
+/// This program, set to run the test `name` of the suite alone, as the other part.
+fn other_part(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads", "1"])
+        .env(PART, "1")
+        .stdin(Stdio::piped());
+    command
+}
+
+fn is_other_part() -> bool {
+    std::env::var_os(PART).is_some()
+}
+
+/// The name of the test that runs on this thread.
+fn this_test() -> String {
+    std::thread::current().name().expect("tests run on threads named after them").to_string()
+}
+
+/// Runs `body` in a process of its own.
+fn alone(body: impl FnOnce()) {
+    if is_other_part() {
+        body();
+        println!("body done");
+        return;
+    }
+    let output = other_part(&this_test()).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("body done"), "{text}\n{errors}");
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Thousands of streams, closed in every way there is, leave no descriptor behind.
+pub(crate) fn descriptors_are_back_at_the_baseline<D: Driver>((): ()) {
+    alone(|| {
+        let baseline = open_descriptors();
+        for net in [Net::Tcp, Net::Unix] {
+            let place = Place::new(net);
+            let (mut cores, endpoint) = place.node::<D>("n", 2);
+            let (mut a, _) = place.side::<D>("a");
+            let mut one = cores.pop().unwrap();
+            let mut zero = cores.pop().unwrap();
+            let before = open_descriptors();
+            for n in 0..1500u64 {
+                let conn = a.env.dial(&endpoint);
+                a.wait_connected(conn);
+                let there = zero.wait_accepted();
+                zero.stories.clear();
+                match n % 5 {
+                    0 => a.env.close(conn, n % 2 == 0),
+                    1 => zero.env.close(there, n % 2 == 0),
+                    2 => {
+                        zero.env.hand_over(there, 1, n, Vec::new());
+                        let moved = one.wait_adopted(n);
+                        one.env.close(moved, true);
+                    }
+                    3 => zero.env.hand_over(there, 9, n, Vec::new()),
+                    _ => {
+                        a.env.dial(&place.dead_endpoint());
+                        a.env.close(conn, false);
+                    }
+                }
+                pump(&mut [&mut a, &mut zero], |sides| match n % 5 {
+                    0 | 4 => sides[1].is_closed(there),
+                    _ => sides[0].is_closed(conn),
+                });
+            }
+            a.settle();
+            assert_eq!(open_descriptors(), before);
+        }
+        assert_eq!(open_descriptors(), baseline);
+    });
+}
+
+/// A process out of descriptors goes on: those who wait in the backlog are accepted when there are
+/// some again, what stands works, and the core does not spin on the error meanwhile.
+pub(crate) fn running_out_of_descriptors<D: Driver>((): ()) {
+    alone(|| {
+        for net in [Net::Tcp, Net::Unix] {
+            let place = Place::new(net);
+            let (mut side, endpoint) = place.side::<D>("a");
+            let mut first_raw = Raw::dial(&endpoint);
+            let first = side.wait_accepted();
+            let mut waiting: Vec<Raw> = (0..5).map(|_| Raw::dial(&endpoint)).collect();
+
+            let old = getrlimit(Resource::Nofile);
+            let few = Rlimit { current: Some(open_descriptors() as u64 + 3), ..old };
+            setrlimit(Resource::Nofile, few).unwrap();
+            let mut filler = Vec::new();
+            while let Ok(file) = std::fs::File::open("/dev/null") {
+                filler.push(file);
+            }
+            side.assert_sleeps();
+            first_raw.write_all(b"works").unwrap();
+            side.wait(|side| side.received(first) == b"works");
+            let failed = side.env.dial(&endpoint);
+            side.wait_closed(failed);
+
+            drop(filler);
+            side.wait(|side| side.stories.len() == 2 + waiting.len());
+            setrlimit(Resource::Nofile, old).unwrap();
+            for raw in &mut waiting {
+                raw.write_all(b"hello").unwrap();
+            }
+            side.wait(|side| side.stories.values().filter(|s| s.received == b"hello").count() == 5);
+        }
+    });
+}
+
+/// A listener that answers is left alone; one whose process was killed leaves a file that is
+/// replaced.
+pub(crate) fn a_killed_listener_leaves_a_path_that_can_be_used_again<D: Driver>((): ()) {
+    const PATH: &str = "HOMING_TRANSPORT_TEST_PATH";
+    if is_other_part() {
+        let endpoint = Endpoint::Unix(std::env::var_os(PATH).unwrap().into());
+        let _listener = BoundListener::bind(&endpoint).unwrap();
+        println!("bound");
+        // Until it is killed.
+        let _ = std::io::stdin().read(&mut [0]);
+        return;
+    }
+    let place = Place::new(Net::Unix);
+    let endpoint = place.endpoint("s");
+    let Endpoint::Unix(path) = &endpoint else { panic!() };
+    let mut other =
+        other_part(&this_test()).env(PATH, path).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(other.stdout.take().unwrap()).lines();
+    let bound = lines.map_while(Result::ok).any(|line| line.ends_with("bound"));
+    assert!(bound, "{:?}", other.wait());
+    let refused = BoundListener::bind(&endpoint).unwrap_err();
+    assert!(refused.text().contains("another process listens on it"), "{refused}");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(path.exists(), "a killed process removes nothing");
+
+    let (mut side, _) = place.side::<D>("s");
+    let mut raw = Raw::dial(&endpoint);
+    let conn = side.wait_accepted();
+    side.write(conn, b"mine now");
+    let mut got = [0; 8];
+    raw.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"mine now");
+    drop(side);
+    assert!(!path.exists());
+}
