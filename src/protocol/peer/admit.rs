@@ -226,6 +226,7 @@ impl Peers {
             && peer.candidate == Some(gone)
         {
             peer.candidate = None;
+            self.their_dial_gone(rid, "the stream of the other side was lost", turn);
             self.settle(rid, turn);
         }
     }

@@ -430,6 +430,16 @@ impl Peers {
         Ok(())
     }
 
+    /// Whether an accepted stream of this node waits for its proof.
+    pub(super) fn has_answered(&self, rid: &NodeRid) -> bool {
+        self.half_open.values().any(|conn| match self.conns.get(conn).map(|c| &c.role) {
+            Some(Role::Incoming(Incoming {
+                stage: IncomingStage::Answered { talk, .. }, ..
+            })) => talk.hello.identity.rid == *rid,
+            _ => false,
+        })
+    }
+
     /// An accepted stream that becomes a lane has no handshake of its own any more.
     pub(super) fn forget_incoming(&mut self, conn: ConnId) {
         let Some(incoming) = self.incoming_mut(conn) else { return };
@@ -467,9 +477,15 @@ impl Peers {
             Role::Incoming(incoming) => {
                 self.disarm(incoming.deadline, Timer::Incoming(conn));
                 self.half_open.remove(&incoming.order);
-                if let IncomingStage::Held(talk) = incoming.stage {
-                    let rid = talk.hello.identity.rid;
-                    self.candidate_gone(&rid, Candidate::Accepted(conn), turn);
+                match incoming.stage {
+                    IncomingStage::Silent => {}
+                    IncomingStage::Answered { talk, .. } => {
+                        self.their_dial_gone(&talk.hello.identity.rid, &detail, turn);
+                    }
+                    IncomingStage::Held(talk) => {
+                        let rid = talk.hello.identity.rid;
+                        self.candidate_gone(&rid, Candidate::Accepted(conn), turn);
+                    }
                 }
             }
             Role::Attempt(dial) => self.attempt_failed(dial, reason, detail, turn),

@@ -165,6 +165,11 @@ impl Peers {
             intent.state = IntentState::Refused;
             return;
         }
+        if self.config.advertised.as_deref() == Some(endpoint.to_string().as_str()) {
+            intent.last_failure = format!("{endpoint} is this node's own endpoint");
+            intent.state = IntentState::Refused;
+            return;
+        }
         let expected = self.expected_at(&endpoint);
         let dial = self.start_attempt(Target::Intent(id), endpoint, expected, turn);
         if let Some(intent) = self.intents.get_mut(&id) {
@@ -184,21 +189,10 @@ impl Peers {
         self.dial_intent(id, turn);
     }
 
-    pub(super) fn intent_failed(
-        &mut self,
-        id: IntentId,
-        reason: R,
-        detail: String,
-        turn: &mut Turn<'_>,
-    ) {
+    pub(super) fn intent_failed(&mut self, id: IntentId, detail: String, turn: &mut Turn<'_>) {
         let Some(intent) = self.intents.get_mut(&id) else { return };
         intent.last_failure = detail;
         intent.failures = intent.failures.saturating_add(1);
-        // The endpoint is this node's own, and will be as long as this node lives.
-        if reason == R::SelfDial && intent.then == Then::Stay {
-            intent.state = IntentState::Refused;
-            return;
-        }
         self.intent_closed(id, turn);
     }
 

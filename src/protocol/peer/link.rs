@@ -55,7 +55,11 @@ impl R {
     const fn is_deliberate(self) -> bool {
         matches!(
             self,
-            Self::Replaced | Self::PeerReconnected | Self::IntentReplaced | Self::ShuttingDown
+            Self::Replaced
+                | Self::PeerReconnected
+                | Self::IdentityMismatch
+                | Self::IntentReplaced
+                | Self::ShuttingDown
         )
     }
 }
@@ -308,9 +312,13 @@ impl Peers {
     }
 
     pub(super) fn on_lane_closed(&mut self, id: LinkId, lane: u16, turn: &mut Turn<'_>) {
+        if !self.links.get(&id).is_some_and(|l| l.handed.contains(&lane)) {
+            return;
+        }
         self.close_link(id, R::LaneLost, format!("lane {lane} was closed"), turn);
         let Some(link) = self.links.get_mut(&id) else { return };
-        if !link.handed.remove(&lane) || !link.handed.is_empty() {
+        link.handed.remove(&lane);
+        if !link.handed.is_empty() {
             return;
         }
         let LinkState::Closing { reason, lived } = link.state else { return };

@@ -31,7 +31,7 @@ pub(super) enum Pause {
 
 /// The longest pause after so many failures in a row.
 pub(super) fn longest_pause(failures: u32) -> Duration {
-    let doubled = 1u32.checked_shl(failures.saturating_sub(1)).filter(|n| *n > 0);
+    let doubled = 1u32.checked_shl(failures.saturating_sub(1));
     doubled.map_or(RECONNECT_MAX, |n| RECONNECT_MIN.saturating_mul(n).min(RECONNECT_MAX))
 }
 
@@ -222,7 +222,7 @@ impl Peers {
         let proven = attempt.proven().map(|identity| identity.rid.clone());
         match attempt.target {
             Target::Peer(rid) => self.peer_failed(&rid, &detail, turn),
-            Target::Intent(intent) => self.intent_failed(intent, reason, detail, turn),
+            Target::Intent(intent) => self.intent_failed(intent, detail, turn),
         }
         if let Some(rid) = proven {
             self.settle(&rid, turn);
@@ -256,11 +256,12 @@ impl Peers {
         let detail = rejected(reason, sentence);
         let Some(attempt) = self.attempts.get(&dial) else { return };
         let (deadline, proven) = (attempt.deadline, attempt.proven().cloned());
-        // Only the side with the smaller rid keeps its own stream; then it is on its way here.
+        // Only the side with the smaller rid keeps its own stream; then that is on its way here.
         if reason == RejectReason::DuplicateLink
             && let Some(PeerIdentity { rid, .. }) = proven
             && rid < self.config.identity.rid
             && matches!(attempt.target, Target::Peer(_))
+            && self.has_answered(&rid)
         {
             self.remove_attempt(dial, R::RejectedByPeer, detail, turn);
             if !self.is_coming(&rid)
@@ -272,6 +273,14 @@ impl Peers {
             return;
         }
         self.attempt_failed(dial, R::RejectedByPeer, detail, turn);
+    }
+
+    /// A stream whose proof was awaited is gone: whoever waited for it goes on.
+    pub(super) fn their_dial_gone(&mut self, rid: &NodeRid, detail: &str, turn: &mut Turn<'_>) {
+        let waits = |pause| matches!(pause, Pause::TheirDial { .. });
+        if self.peers.get(rid).is_some_and(|p| waits(p.pause)) && !self.has_answered(rid) {
+            self.peer_failed(rid, detail, turn);
+        }
     }
 
     /// Needs of an older lifecycle end.
