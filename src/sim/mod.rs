@@ -1,2 +1,26 @@
 #![forbid(unsafe_code)]
 //! The simulated Env, its faults and its checkers.
+
+mod core_env;
+mod fault;
+mod history;
+mod keepers;
+mod net;
+mod rng;
+mod state;
+mod stores;
+mod task;
+mod trace;
+mod world;
+
+pub use core_env::{SimCore, SimEnv};
+pub use fault::{Death, Fault, FaultClasses, FaultPlan, FaultRates, FaultScope, NodeIx, StoreMode};
+pub use history::{
+    Authority, Concerns, Ending, Execution, ExecutionIx, FactoryRun, History, LeaseChange, Life,
+    ObjectIx, OpKey, OpKind, Operation, Recorder, Trouble, TroubleKind,
+};
+pub use rng::SimRng;
+pub use state::{CommitWatch, Tap};
+pub use task::{SimTime, Sleep, Task};
+pub use trace::{TraceKind, TraceRecord};
+pub use world::{Cores, NodeSpec, NodeStart, SimHandle, SimWorld};
