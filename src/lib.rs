@@ -5,6 +5,7 @@
 pub mod error;
 pub mod ids;
 pub mod limits;
+pub mod sync;
 pub mod time;
 
 pub mod location;
@@ -18,6 +19,8 @@ pub mod protocol;
 
 pub mod exec;
 pub mod transport;
+
+pub mod node;
 
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -62,6 +62,27 @@ pub enum Condition {
     ValueIs(Key, Vec<u8>),
 }
 
+impl Condition {
+    /// The key the condition looks at.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Self::Absent(key) | Self::VersionIs(key, _) | Self::ValueIs(key, _) => key,
+        }
+    }
+
+    /// Whether it holds for what stands under its key: `None` for no live record.
+    #[must_use]
+    pub fn holds(&self, live: Option<(&[u8], StoreVersion)>) -> bool {
+        match (self, live) {
+            (Self::Absent(_), found) => found.is_none(),
+            (Self::VersionIs(_, wanted), Some((_, version))) => version == *wanted,
+            (Self::ValueIs(_, wanted), Some((value, _))) => value == wanted,
+            (_, None) => false,
+        }
+    }
+}
+
 /// A write of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
@@ -79,6 +100,16 @@ pub enum Write {
         /// Where.
         key: Key,
     },
+}
+
+impl Write {
+    /// The key that is written.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => key,
+        }
+    }
 }
 
 /// Conditions and writes that are applied all or nothing.
@@ -137,10 +168,66 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+/// Checks a key against the rule every provider keeps: 1 to [`MAX_KEY_BYTES`] bytes.
+///
+/// # Errors
+/// [`StoreError::Failed`] with a sentence that names the key and the rule.
+pub fn check_key(key: &[u8]) -> Result<(), StoreError> {
+    if key.is_empty() {
+        return Err(StoreError::Failed(format!(
+            "the key is empty; a key has 1 to {MAX_KEY_BYTES} bytes"
+        )));
+    }
+    if key.len() > MAX_KEY_BYTES {
+        return Err(StoreError::Failed(format!(
+            "the key \"{}…\" has {} bytes; a key has 1 to {MAX_KEY_BYTES} bytes",
+            key[..32].escape_ascii(),
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Checks a batch against the rules every provider keeps: keys as in [`check_key`], values of at
+/// most [`MAX_VALUE_BYTES`], no key written twice. A provider refuses the whole call of a batch
+/// that breaks one, before anything is written.
+///
+/// # Errors
+/// [`StoreError::Failed`] with a sentence that names the key and the rule.
+pub fn check_batch(batch: &Batch) -> Result<(), StoreError> {
+    for condition in &batch.conditions {
+        check_key(condition.key())?;
+    }
+    for (at, write) in batch.writes.iter().enumerate() {
+        let key = write.key();
+        check_key(key)?;
+        if let Write::Put { value, .. } = write {
+            if value.len() > MAX_VALUE_BYTES {
+                return Err(StoreError::Failed(format!(
+                    "the value for key \"{}\" has {} bytes; a value has at most {MAX_VALUE_BYTES}",
+                    key.escape_ascii(),
+                    value.len()
+                )));
+            }
+        }
+        if batch.writes[..at].iter().any(|earlier| earlier.key() == key) {
+            return Err(StoreError::Failed(format!(
+                "the key \"{}\" is written twice in one batch; a batch writes a key at most once",
+                key.escape_ascii()
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// A Location Store provider.
 ///
+/// Keys, batches and cursors that break a rule ([`check_key`], [`check_batch`], a scan limit of
+/// 0) are answered with [`StoreError::Failed`]; nothing of such a call is written.
+///
 /// Calls are linearizable: a read that starts after a commit was answered sees it. Every method
-/// may be called from any thread. `tests` of a provider run [`crate::store::conformance`].
+/// may be called from any thread. The tests of a provider run `store::conformance` (feature
+/// `conformance`).
 ///
 /// Reads and commits take `budget`, the time left for the call. A provider that cannot answer in
 /// that time returns [`StoreError::Failed`] when it is certain that nothing was written, and
