@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::fault::NodeIx;
 use super::state::{SimPost, State};
-use super::stores::Ask;
 use super::trace::TraceKind;
 use crate::env::{ConnId, Endpoint, Env, Event, LeaseView, Planted, Post, StoreOp};
 use crate::time::Nanos;
@@ -94,9 +93,7 @@ impl<M: Send + 'static> Env for SimEnv<M> {
     }
 
     fn store(&mut self, token: u64, op: StoreOp, budget: Duration) {
-        let mut state = self.state.borrow_mut();
-        let deadline = state.local + budget;
-        state.store_ask(self.node, Ask { core: self.core, token, op, deadline });
+        self.state.borrow_mut().store_ask(self.node, self.core, token, op, budget);
     }
 
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId {

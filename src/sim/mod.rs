@@ -13,6 +13,9 @@ mod task;
 mod trace;
 mod world;
 
+#[cfg(test)]
+mod tests;
+
 pub use core_env::{SimCore, SimEnv};
 pub use fault::{Death, Fault, FaultClasses, FaultPlan, FaultRates, FaultScope, NodeIx, StoreMode};
 pub use history::{
@@ -23,4 +26,4 @@ pub use rng::SimRng;
 pub use state::{CommitWatch, Tap};
 pub use task::{SimTime, Sleep, Task};
 pub use trace::{TraceKind, TraceRecord};
-pub use world::{Cores, NodeSpec, NodeStart, SimHandle, SimWorld};
+pub use world::{Built, NodeSpec, NodeStart, SimHandle, SimWorld};

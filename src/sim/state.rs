@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::fault::{Fault, FaultRates, NodeIx, StoreMode};
-use super::history::Recorder;
+use super::history::{Life, Recorder};
+use super::keepers::KeeperSlot;
 use super::net::Stream;
 use super::rng::SimRng;
 use super::stores::{StoreThread, UnderWay};
@@ -19,6 +20,7 @@ use super::task::SimTime;
 use super::trace::{NONE, Trace, TraceKind, TraceRecord};
 use crate::env::{ConnId, Endpoint, Event, LeaseView, Planted, Post};
 use crate::location::{Batch, BatchOutcome, LocationStore};
+use crate::store::leases::KeeperConfig;
 use crate::time::Nanos;
 
 /// What the event queue holds. Small and `Copy`; what it is about lies where it is used.
@@ -32,7 +34,10 @@ pub(crate) enum Due {
     DialAnswered { stream: u64 },
     StoreCall { seq: u64 },
     StoreAnswer { seq: u64 },
+    Keeper { node: u16, life: u32 },
     BringUp { node: u16, life: u32 },
+    StartAgain { node: u16, life: u32 },
+    End { node: u16, life: u32, failed: bool },
     Fault { index: u32 },
     Resume { node: u16 },
     Unblock { from: u16, to: u16 },
@@ -50,6 +55,8 @@ pub(crate) struct CoreState<M> {
     pub(crate) busy_until: Nanos,
     /// Polls so far; marks the streams a poll has reported.
     pub(crate) polls: u64,
+    /// Events given out since the last run was noted.
+    pub(crate) polled: u64,
     pub(crate) rng: SimRng,
     pub(crate) ended: bool,
     /// Mail under way, by sender; the last place is that of other threads.
@@ -78,6 +85,9 @@ pub(crate) struct NodeState<M> {
     pub(crate) cores: Vec<CoreState<M>>,
     pub(crate) lease: LeaseView,
     pub(crate) store: StoreThread,
+    /// How its leases are kept; without, its lease never ends.
+    pub(crate) keeper_config: Option<KeeperConfig>,
+    pub(crate) keeper: Option<Box<KeeperSlot>>,
 }
 
 /// Mail of application threads and wakers, put here by [`Post::post`] at any time.
@@ -137,6 +147,8 @@ pub(crate) struct State<M> {
     /// Calls of the provider under way.
     pub(crate) calls: BTreeMap<u64, UnderWay>,
     pub(crate) next_call: u64,
+    /// Which lifecycle a node generation is.
+    pub(crate) lives: BTreeMap<u64, Life>,
     /// How the Store misbehaves, for whom and until when.
     pub(crate) store_modes: Vec<(Option<u16>, StoreMode, Nanos)>,
     pub(crate) tap: Option<Tap>,
@@ -170,6 +182,7 @@ impl<M> State<M> {
             provider: None,
             calls: BTreeMap::new(),
             next_call: 0,
+            lives: BTreeMap::new(),
             store_modes: Vec::new(),
             tap: None,
             commit_watch: None,
@@ -206,6 +219,15 @@ impl<M> State<M> {
 
     pub(crate) fn note_step(&mut self, kind: TraceKind, node: u16, core: u16, a: u64, b: u64) {
         self.trace.push(TraceRecord { at: self.local, kind, node, core, a, b });
+    }
+
+    /// Notes an iteration; one that found nothing to do is not kept for reading.
+    pub(crate) fn note_run(&mut self, node: u16, core: u16, park: Nanos) {
+        let c = &mut self.nodes[usize::from(node)].cores[usize::from(core)];
+        let events = std::mem::take(&mut c.polled);
+        let record =
+            TraceRecord { at: self.local, kind: TraceKind::Run, node, core, a: events, b: park.0 };
+        if events > 0 { self.trace.push(record) } else { self.trace.push_quietly(record) }
     }
 
     /// The node when this is its current lifecycle and its process exists.
@@ -278,12 +300,13 @@ impl<M> State<M> {
         self.push_event(node, core, Event::Mail(mail));
     }
 
-    /// Takes in what other threads posted. Called after everything that may post.
+    /// Takes in what other threads posted.
     pub(crate) fn drain_outside(&mut self) {
         while let Some((node, life, to, mail)) = self.outside.pop() {
             let from = self.nodes[usize::from(node)].core_count;
             self.send_mail(node, life, to, from, mail);
         }
+        self.drain_lease_controls();
     }
 
     /// Gives a core what happened: at most one event of a stream per call, so that a core may
@@ -309,6 +332,7 @@ impl<M> State<M> {
         }
         let (stall, rate) = (self.rates.stall, self.rates.stall_per_million);
         let c = &mut self.nodes[usize::from(node)].cores[usize::from(core)];
+        c.polled += events.len() as u64;
         if c.rng.chance(rate) {
             let by = c.rng.duration(stall);
             self.lose_time(node, core, by);

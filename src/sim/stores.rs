@@ -1,50 +1,29 @@
 #![forbid(unsafe_code)]
-//! The Store as the nodes of a world meet it: a Store thread per node in front of a provider that
-//! is carried out at one instant of virtual time, between a delay on the way there and one on the
-//! way back, with faults.
+//! The Store as the nodes of a world meet it: a Store thread per node, which batches by
+//! [`StoreQueue`] as the real one does, in front of a provider that is carried out at one instant
+//! of virtual time, between a delay on the way there and one on the way back, with faults.
 //!
-//! A call whose process died while the call was under way is carried out all the same.
+//! A call whose process died while it was under way is carried out all the same.
 
 use std::time::Duration;
 
 use super::fault::{NodeIx, StoreMode};
+use super::history::TroubleKind;
 use super::state::{Due, State};
 use super::trace::{NONE, TraceKind, digest};
 use crate::env::{Event, StoreAnswer, StoreOp};
-use crate::location::{Batch, BatchOutcome, Cursor, Key, ReadAnswer, ScanPage, StoreError};
+use crate::ids::ObjectKind;
+use crate::location::{Batch, BatchOutcome, StoreError, Write};
+use crate::protocol::batch::{Call, CallResult, StoreQueue};
+use crate::store::records::{Authority, AuthorityState, authority_key};
 use crate::time::Nanos;
 
-/// One call of a core.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) core: u16,
-    pub(crate) token: u64,
-    pub(crate) op: StoreOp,
-    pub(crate) deadline: Nanos,
-}
-
-/// A call of the provider.
-#[derive(Clone, Debug, Hash)]
-pub(crate) enum Call {
-    Read(Vec<Key>),
-    Commit(Vec<Batch>),
-    Scan { prefix: Key, cursor: Option<Cursor>, limit: usize },
-}
-
-/// What the provider answered.
-#[derive(Clone, Debug, Hash)]
-pub(crate) enum CallAnswer {
-    Read(Result<ReadAnswer, StoreError>),
-    Commit(Result<Vec<BatchOutcome>, StoreError>),
-    Scan(Result<ScanPage, StoreError>),
-}
-
 /// Who waits for a call.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// The Store thread, for these calls of its cores.
-    Thread(Vec<Ask>),
-    /// The lease keeper, with its own connection.
+    /// The Store thread.
+    Thread,
+    /// The lease thread, with a connection of its own.
     Keeper(u64),
 }
 
@@ -72,45 +51,63 @@ pub(crate) struct UnderWay {
     fate: Fate,
     back: Duration,
     deadline: Nanos,
-    answer: Option<CallAnswer>,
+    answer: Option<CallResult>,
 }
 
 /// The Store thread of a node.
 #[derive(Debug, Default)]
 pub(crate) struct StoreThread {
-    waiting: Vec<Ask>,
-    busy: bool,
+    queue: StoreQueue<(u16, u64)>,
 }
 
 impl<M> State<M> {
     /// A core asks the Store.
-    pub(crate) fn store_ask(&mut self, node: u16, ask: Ask) {
-        self.note_step(TraceKind::StoreAsk, node, ask.core, ask.token, digest(&ask.op));
+    pub(crate) fn store_ask(
+        &mut self,
+        node: u16,
+        core: u16,
+        token: u64,
+        op: StoreOp,
+        budget: Duration,
+    ) {
+        self.note_step(TraceKind::StoreAsk, node, core, token, digest(&op));
+        let deadline = self.local + budget;
+        let mut answers = Vec::new();
         let thread = &mut self.nodes[usize::from(node)].store;
-        thread.waiting.push(ask);
+        thread.queue.push((core, token), op, deadline, &mut answers);
+        self.distribute(node, answers);
         self.store_next(node);
     }
 
     /// The Store thread takes what waits, when it is idle.
     fn store_next(&mut self, node: u16) {
+        let mut answers = Vec::new();
+        let local = self.local;
         let thread = &mut self.nodes[usize::from(node)].store;
-        if thread.busy || thread.waiting.is_empty() {
-            return;
+        let call = thread.queue.next_call(local, &mut answers);
+        self.distribute(node, answers);
+        if let Some(call) = call {
+            self.store_launch(node, Caller::Thread, call);
         }
-        let (call, asks) = join(&mut thread.waiting);
-        thread.busy = true;
-        let deadline = asks.iter().map(|a| a.deadline).max().unwrap_or(self.local);
-        self.store_launch(node, Caller::Thread(asks), call, deadline);
+    }
+
+    fn distribute(&mut self, node: u16, answers: Vec<((u16, u64), StoreAnswer)>) {
+        for ((core, token), answer) in answers {
+            self.note_step(TraceKind::StoreAnswer, node, core, token, digest(&answer));
+            self.push_event(node, core, Event::Store { token, answer });
+        }
     }
 
     /// Makes a call of the provider for a node.
-    pub(crate) fn store_launch(&mut self, node: u16, caller: Caller, call: Call, deadline: Nanos) {
+    pub(crate) fn store_launch(&mut self, node: u16, caller: Caller, call: Call) {
         let life = self.nodes[usize::from(node)].life;
         let range = self.rates.store;
         let (mut there, back) = (self.rng.duration(range), self.rng.duration(range));
         let mut fate = self.draw_fate();
+        let mut troubled = fate != Fate::Fine;
         if self.rng.chance(self.rates.store_slow_per_million) {
             there += self.rng.duration(self.rates.store_slow);
+            troubled = true;
         }
         let now = self.local;
         self.store_modes.retain(|&(_, _, until)| until > now);
@@ -126,11 +123,13 @@ impl<M> State<M> {
                 }
             }
         }
-        if fate != Fate::Fine {
-            self.history.store_trouble(NodeIx(node), deadline.since(now));
+        let budget = budget_of(&call);
+        if troubled {
+            self.history.store_trouble(NodeIx(node), budget);
         }
         let seq = self.next_call;
         self.next_call += 1;
+        let deadline = now + budget;
         let under_way = UnderWay { node, life, caller, call, fate, back, deadline, answer: None };
         self.calls.insert(seq, under_way);
         self.schedule(now + there, Due::StoreCall { seq });
@@ -158,57 +157,84 @@ impl<M> State<M> {
             Fate::Silent { carried_out } => carried_out,
         };
         let answer = if carried_out {
-            let answer = self.call_provider(node, &under_way.call);
-            self.note_step(
-                TraceKind::StoreCall,
-                node,
-                NONE,
-                digest(&under_way.call),
-                digest(&answer),
-            );
-            answer
+            self.call_provider(node, &under_way.call)
         } else {
             failed(&under_way.call, "the simulated Store failed")
         };
+        let what = digest(&under_way.call);
+        self.note_step(TraceKind::StoreCall, node, NONE, what, u64::from(carried_out));
         let deadline = under_way.deadline.max(self.now);
         let mut at = self.now + under_way.back;
-        under_way.answer = Some(match under_way.fate {
+        let mut answer = match under_way.fate {
             Fate::Fine | Fate::Failed => answer,
             Fate::Lost => lost(&under_way.call, "the simulated answer was lost"),
             Fate::Silent { .. } => {
-                at = deadline;
-                lost(&under_way.call, "no answer in time")
+                at = Nanos::MAX;
+                answer
             }
-        });
-        if at > deadline {
-            // A provider gives up when its time is over; a sloppy one answers late.
-            if self.rng.below(2) == 0 {
-                at = deadline;
-                under_way.answer = Some(lost(&under_way.call, "no answer in time"));
-            }
+        };
+        // A provider gives up when its time is over; a sloppy one answers late.
+        if at > deadline && (at == Nanos::MAX || self.rng.below(2) == 0) {
+            at = deadline;
+            answer = lost(&under_way.call, "no answer in time");
         }
+        under_way.answer = Some(answer);
         self.calls.insert(seq, under_way);
         self.schedule(at, Due::StoreAnswer { seq });
     }
 
-    fn call_provider(&mut self, node: u16, call: &Call) -> CallAnswer {
+    fn call_provider(&mut self, node: u16, call: &Call) -> CallResult {
         let Some(store) = self.provider.clone() else {
             return failed(call, "this world has no Store; give it one with set_store");
         };
-        let budget = Duration::from_secs(1);
         match call {
-            Call::Read(keys) => CallAnswer::Read(store.read(keys, budget)),
-            Call::Scan { prefix, cursor, limit } => {
-                CallAnswer::Scan(store.scan(prefix, cursor.as_ref(), *limit, budget))
+            Call::Read { keys, budget } => CallResult::Read(store.read(keys, *budget)),
+            Call::Scan { prefix, cursor, limit, budget } => {
+                CallResult::Scan(store.scan(prefix, cursor.as_ref(), *limit, *budget))
             }
-            Call::Commit(batches) => {
-                let answer = store.commit(batches, budget);
-                if let (Ok(outcomes), Some(watch)) = (&answer, &mut self.commit_watch) {
+            Call::Commit { batches, budget } => {
+                let answer = store.commit(batches, *budget);
+                if let Ok(outcomes) = &answer {
                     for (batch, outcome) in batches.iter().zip(outcomes) {
-                        watch(self.now, NodeIx(node), batch, outcome);
+                        self.committed(node, batch, outcome);
                     }
                 }
-                CallAnswer::Commit(answer)
+                CallResult::Commit(answer)
+            }
+        }
+    }
+
+    /// Tells the history and the watch of a batch that reached the Store.
+    fn committed(&mut self, node: u16, batch: &Batch, outcome: &BatchOutcome) {
+        if let Some(watch) = &mut self.commit_watch {
+            watch(self.now, NodeIx(node), batch, outcome);
+        }
+        if !matches!(outcome, BatchOutcome::Committed(_)) {
+            return;
+        }
+        for write in &batch.writes {
+            let key = match write {
+                Write::Put { key, .. } | Write::Delete { key } => key,
+            };
+            let Some(name) = object_name(key) else { continue };
+            let object = self.history.object(&name);
+            match write {
+                Write::Delete { .. } => {
+                    self.history.authority(object, None);
+                    self.history.removed(object);
+                }
+                Write::Put { value, .. } => match Authority::decode(key, value) {
+                    Ok(row) if row.state == AuthorityState::Ready => {
+                        let life = self.lives.get(&row.node_generation.get()).copied();
+                        let numbers =
+                            (row.object_generation.get(), row.authority_owner_generation.get());
+                        if let Some(life) = life {
+                            self.history.authority(object, Some((numbers.0, numbers.1, life)));
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(e) => self.history.complain(format!("an authority row is bad: {e}")),
+                },
             }
         }
     }
@@ -226,103 +252,73 @@ impl<M> State<M> {
             return;
         }
         let Some(answer) = under_way.answer else { return };
+        let silent = matches!(under_way.fate, Fate::Silent { .. });
         match under_way.caller {
-            Caller::Keeper(call) => self.keeper_answer(node, call, &under_way.call, answer),
-            Caller::Thread(asks) => {
-                self.nodes[usize::from(node)].store.busy = false;
-                // An answer that came too late is sometimes not even passed on.
-                if under_way.fate != (Fate::Silent { carried_out: false }) || self.rng.below(2) == 0
-                {
-                    self.distribute(node, asks, answer);
+            Caller::Keeper(token) => {
+                // It has a timer of its own for an answer that never comes.
+                if !silent || self.rng.below(2) == 0 {
+                    self.keeper_answer(node, token, answer);
+                }
+            }
+            Caller::Thread => {
+                let mut answers = Vec::new();
+                let thread = &mut self.nodes[usize::from(node)].store;
+                thread.queue.on_result(answer, &mut answers);
+                // Such an answer is sometimes not even passed on.
+                if silent && self.rng.below(2) == 0 {
+                    self.note_step(TraceKind::StoreLost, node, NONE, seq, answers.len() as u64);
                 } else {
-                    self.note_step(TraceKind::StoreLost, node, NONE, seq, 0);
+                    self.distribute(node, answers);
                 }
                 self.store_next(node);
             }
         }
     }
 
-    fn distribute(&mut self, node: u16, asks: Vec<Ask>, answer: CallAnswer) {
-        for (ask, answer) in split(asks, answer) {
-            let (core, token) = (ask.core, ask.token);
-            self.note_step(TraceKind::StoreAnswer, node, core, token, digest(&answer));
-            self.push_event(node, core, Event::Store { token, answer });
+    /// Records that the Store misbehaves for a while.
+    pub(crate) fn store_mode(&mut self, node: Option<NodeIx>, mode: StoreMode, lasts: Duration) {
+        use super::history::Concerns;
+        let until = self.now + lasts;
+        self.store_modes.push((node.map(|n| n.0), mode, until));
+        let who = node.map_or(NONE, |n| n.0);
+        self.note_step(TraceKind::StoreFault, who, NONE, digest(&mode), until.0);
+        let concerns = node.map_or(Concerns::All, Concerns::Store);
+        self.history.trouble(TroubleKind::Store, concerns, lasts);
+    }
+}
+
+/// The name a history has for the object of an authority key: an Actor's id as it is, a Spot's
+/// after `spot/`; `None` for other keys.
+fn object_name(key: &[u8]) -> Option<String> {
+    let actors = authority_key(ObjectKind::Actor, "");
+    let spots = authority_key(ObjectKind::Spot, "");
+    if let Some(id) = key.strip_prefix(&*actors) {
+        return Some(String::from_utf8_lossy(id).into_owned());
+    }
+    let id = key.strip_prefix(&*spots)?;
+    Some(format!("spot/{}", String::from_utf8_lossy(id)))
+}
+
+fn budget_of(call: &Call) -> Duration {
+    match call {
+        Call::Read { budget, .. } | Call::Commit { budget, .. } | Call::Scan { budget, .. } => {
+            *budget
         }
     }
 }
 
-/// Joins what waits into one call: all reads, or all commits, or one scan, by what waits first.
-fn join(waiting: &mut Vec<Ask>) -> (Call, Vec<Ask>) {
-    let first = std::mem::discriminant(&waiting[0].op);
-    if let StoreOp::Scan { prefix, cursor, limit } = &waiting[0].op {
-        let call = Call::Scan { prefix: prefix.clone(), cursor: cursor.clone(), limit: *limit };
-        return (call, vec![waiting.remove(0)]);
-    }
-    let (asks, rest) =
-        std::mem::take(waiting).into_iter().partition(|a| std::mem::discriminant(&a.op) == first);
-    *waiting = rest;
-    let asks: Vec<Ask> = asks;
-    let (mut keys, mut batches) = (Vec::new(), Vec::new());
-    for ask in &asks {
-        match &ask.op {
-            StoreOp::Read(some) => keys.extend(some.iter().cloned()),
-            StoreOp::Commit(batch) => batches.push(batch.clone()),
-            StoreOp::Scan { .. } => {}
-        }
-    }
-    (if batches.is_empty() { Call::Read(keys) } else { Call::Commit(batches) }, asks)
-}
-
-/// Gives each core its part of a joined answer.
-fn split(asks: Vec<Ask>, answer: CallAnswer) -> Vec<(Ask, StoreAnswer)> {
-    match answer {
-        CallAnswer::Read(Err(e)) | CallAnswer::Commit(Err(e)) | CallAnswer::Scan(Err(e)) => {
-            asks.into_iter().map(|a| (a, StoreAnswer::Failed(e.clone()))).collect()
-        }
-        CallAnswer::Scan(Ok(page)) => {
-            asks.into_iter().map(|a| (a, StoreAnswer::Scan(page.clone()))).collect()
-        }
-        CallAnswer::Commit(Ok(outcomes)) => asks
-            .into_iter()
-            .zip(outcomes)
-            .map(|(a, outcome)| (a, StoreAnswer::Commit(outcome)))
-            .collect(),
-        CallAnswer::Read(Ok(answer)) => {
-            let store_now_ms = answer.store_now_ms;
-            let mut records = answer.records.into_iter();
-            asks.into_iter()
-                .map(|a| {
-                    let count = if let StoreOp::Read(keys) = &a.op { keys.len() } else { 0 };
-                    let records = records.by_ref().take(count).collect();
-                    (a, StoreAnswer::Read(ReadAnswer { records, store_now_ms }))
-                })
-                .collect()
-        }
-    }
-}
-
-fn failed(call: &Call, text: &str) -> CallAnswer {
+fn failed(call: &Call, text: &str) -> CallResult {
     let error = StoreError::Failed(text.to_owned());
     match call {
-        Call::Read(_) => CallAnswer::Read(Err(error)),
-        Call::Commit(_) => CallAnswer::Commit(Err(error)),
-        Call::Scan { .. } => CallAnswer::Scan(Err(error)),
+        Call::Read { .. } => CallResult::Read(Err(error)),
+        Call::Commit { .. } => CallResult::Commit(Err(error)),
+        Call::Scan { .. } => CallResult::Scan(Err(error)),
     }
 }
 
-fn lost(call: &Call, text: &str) -> CallAnswer {
+fn lost(call: &Call, text: &str) -> CallResult {
     match call {
-        Call::Commit(_) => CallAnswer::Commit(Err(StoreError::Unknown(text.to_owned()))),
+        Call::Commit { .. } => CallResult::Commit(Err(StoreError::Unknown(text.to_owned()))),
         other => failed(other, text),
-    }
-}
-
-/// The number of a mode in the trace.
-pub(crate) fn mode_number(mode: StoreMode) -> u8 {
-    match mode {
-        StoreMode::Failing => 0,
-        StoreMode::AnswerLost => 1,
-        StoreMode::Silent => 2,
-        StoreMode::Slow(_) => 3,
     }
 }

@@ -176,18 +176,24 @@ impl Trace {
         self.hash = [x2, y2];
     }
 
+    /// Mixes a record in and keeps it for a failure.
     pub(crate) fn push(&mut self, r: TraceRecord) {
-        self.count += 1;
-        self.mix(r.at.0);
-        self.mix((r.kind as u64) << 32 | u64::from(r.node) << 16 | u64::from(r.core));
-        self.mix(r.a);
-        self.mix(r.b);
+        self.push_quietly(r);
         if self.keep > 0 {
             if self.tail.len() == self.keep {
                 self.tail.pop_front();
             }
             self.tail.push_back(r);
         }
+    }
+
+    /// Mixes a record in; for steps nobody wants to read.
+    pub(crate) fn push_quietly(&mut self, r: TraceRecord) {
+        self.count += 1;
+        self.mix(r.at.0);
+        self.mix((r.kind as u64) << 32 | u64::from(r.node) << 16 | u64::from(r.core));
+        self.mix(r.a);
+        self.mix(r.b);
     }
 
     pub(crate) fn note(&mut self, at: Nanos, text: String) {

@@ -13,14 +13,18 @@ use std::time::Duration;
 use super::core_env::{SimCore, SimEnv};
 use super::fault::{Death, Fault, FaultPlan, NodeIx};
 use super::history::{Concerns, Life, Recorder, TroubleKind};
+use super::keepers::Reports;
 use super::state::{CommitWatch, CoreState, Due, NodeState, Phase, SimPost, State, Tap};
 use super::stores::StoreThread;
 use super::task::{SimTime, Task, Tasks};
 use super::trace::{NONE, TraceKind};
 use crate::env::{Endpoint, LeaseView, Planted, Post};
 use crate::error::Error;
+use crate::ids::NodeRid;
 use crate::location::LocationStore;
-use crate::time::{Nanos, duration_ns};
+use crate::node::store_threads::LeaseControl;
+use crate::store::leases::{KeeperConfig, Started};
+use crate::time::Nanos;
 
 /// What a node of a world is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +35,9 @@ pub struct NodeSpec {
     pub cores: u16,
     /// Where it listens; every lifecycle at the same place.
     pub endpoint: Endpoint,
+    /// How long its lease lasts and how often it is renewed; `None`: a lease that never ends,
+    /// for which no Store is asked.
+    pub lease: Option<(Duration, Duration)>,
 }
 
 impl NodeSpec {
@@ -49,7 +56,16 @@ impl NodeSpec {
             name: name.to_owned(),
             cores,
             endpoint: Endpoint::Tcp(std::net::SocketAddr::from((ip, port))),
+            lease: None,
         }
+    }
+
+    /// The same node with a lease that its lease thread takes in the Store, before the node's
+    /// cores are built, and renews.
+    #[must_use]
+    pub const fn with_lease(mut self, duration: Duration, renew_every: Duration) -> Self {
+        self.lease = Some((duration, renew_every));
+        self
     }
 }
 
@@ -69,13 +85,37 @@ pub struct NodeStart<M: Send + 'static> {
     pub history: Recorder,
     /// The lease as first published.
     pub lease: LeaseView,
+    /// What the lease thread learned when it took the lease; `None` for a node without one.
+    pub started: Option<Box<Started>>,
+    /// What the node tells its lease thread.
+    pub(crate) lease_control: Option<flume::Sender<LeaseControl>>,
     /// A random number for what a real node draws at its start (keys, a generated rid).
     pub seed: u64,
 }
 
-/// The cores of a node lifecycle.
-pub type Cores<M> = Vec<Box<dyn SimCore<M>>>;
-type Factory<M> = Box<dyn FnMut(NodeStart<M>) -> Result<Cores<M>, Error>>;
+/// A node lifecycle as its factory built it.
+pub struct Built<M: Send + 'static> {
+    cores: Vec<Box<dyn SimCore<M>>>,
+    reports: Option<Reports>,
+}
+
+impl<M: Send + 'static> Built<M> {
+    /// A node of these cores.
+    #[must_use]
+    pub fn new(cores: Vec<Box<dyn SimCore<M>>>) -> Self {
+        Self { cores, reports: None }
+    }
+
+    /// Takes what the lease thread reports from now on. `reports` may post mail; it must not call
+    /// the world.
+    #[must_use]
+    pub(crate) fn with_reports(mut self, reports: Reports) -> Self {
+        self.reports = Some(reports);
+        self
+    }
+}
+
+type Factory<M> = Box<dyn FnMut(NodeStart<M>) -> Result<Built<M>, Error>>;
 
 struct Running<M: Send + 'static> {
     env: SimEnv<M>,
@@ -194,13 +234,20 @@ impl<M: Send + 'static> SimWorld<M> {
     /// fails, the node stays down.
     ///
     /// # Panics
-    /// When the endpoint is another node's.
+    /// When the endpoint is another node's, or the lease breaks a rule of a node's builder.
     pub fn add_node(
         &mut self,
         spec: NodeSpec,
-        factory: impl FnMut(NodeStart<M>) -> Result<Cores<M>, Error> + 'static,
+        factory: impl FnMut(NodeStart<M>) -> Result<Built<M>, Error> + 'static,
     ) -> NodeIx {
         let ix = NodeIx(u16::try_from(self.hosts.len()).expect("fewer than 65536 nodes"));
+        let keeper_config = spec.lease.map(|(lease_duration, renew_interval)| {
+            let rid = NodeRid::new(&spec.name).expect("a node's name is its rid: 1 to 255 bytes");
+            let config = KeeperConfig::new(rid, 0, 0);
+            let config = KeeperConfig { lease_duration, renew_interval, ..config };
+            config.check().expect("the lease of a node follows the rules of a builder");
+            config
+        });
         let mut state = self.state.borrow_mut();
         assert!(
             state.nodes.iter().all(|n| n.endpoint != spec.endpoint),
@@ -218,6 +265,8 @@ impl<M: Send + 'static> SimWorld<M> {
             cores: Vec::new(),
             lease: LeaseView { admission_deadline: Nanos::ZERO, fenced: true },
             store: StoreThread::default(),
+            keeper_config,
+            keeper: None,
         });
         drop(state);
         self.hosts.push(Host { spec, factory: Box::new(factory), cores: Vec::new() });
@@ -337,6 +386,7 @@ impl<M: Send + 'static> SimWorld<M> {
     /// One step of what is due by `deadline`. When nothing is, moves the clock there and says
     /// `false`.
     pub fn step(&mut self, deadline: Nanos) -> bool {
+        self.state.borrow_mut().drain_outside(); // what the test and the step before posted
         let ready = self.tasks.borrow_mut().pop_ready();
         if let Some((task, node)) = ready {
             self.poll_task(task, node);
@@ -360,7 +410,6 @@ impl<M: Send + 'static> SimWorld<M> {
         if slept.is_some_and(|at| at <= now) {
             if let Some(number) = self.time.wake_one(now) {
                 self.state.borrow_mut().note_step(TraceKind::Timer, NONE, NONE, number, 0);
-                self.state.borrow_mut().drain_outside();
             }
         } else if let Some((at, due)) = { self.state.borrow_mut().pop() } {
             self.happen(at, due);
@@ -383,7 +432,6 @@ impl<M: Send + 'static> SimWorld<M> {
         drop(orphan);
         let mut state = self.state.borrow_mut();
         state.note_step(TraceKind::Task, node.map_or(NONE, |n| n.0), NONE, task, u64::from(ended));
-        state.drain_outside();
     }
 
     fn happen(&mut self, at: Nanos, due: Due) {
@@ -402,6 +450,22 @@ impl<M: Send + 'static> SimWorld<M> {
             Due::StoreAnswer { seq } => state.store_answer_due(seq),
             Due::Resume { node } => state.resume(node),
             Due::Unblock { from, to } => state.unblock(from, to),
+            Due::Keeper { node, life } => state.keeper_due(node, life),
+            Due::StartAgain { node, life } => {
+                let again = state.nodes[usize::from(node)].life == life;
+                drop(state);
+                if again {
+                    self.start_node(node);
+                }
+            }
+            Due::End { node, life, failed } => {
+                let current = state.nodes[usize::from(node)].life == life;
+                drop(state);
+                if current {
+                    let kind = if failed { TraceKind::NodeStartFailed } else { TraceKind::NodeEnd };
+                    self.end_node(node, kind, Death::Eof);
+                }
+            }
             Due::BringUp { node, life } => {
                 drop(state);
                 self.bring_up(node, life);
@@ -444,14 +508,14 @@ impl<M: Send + 'static> SimWorld<M> {
         let ended = r.core.has_ended();
         self.after_run(node, core, park, ended);
         if ended {
-            self.end_if_all_ended(node);
+            self.state.borrow_mut().end_when_idle(node);
         }
     }
 
     fn after_run(&mut self, node: u16, core: u16, park: Nanos, ended: bool) {
         let mut state = self.state.borrow_mut();
         let (local, range) = (state.local, state.rates.iteration);
-        state.drain_outside();
+        state.drain_outside(); // by the core's own time
         if local > state.now {
             // What this core woke in its own later time happens then.
             let mut tasks = self.tasks.borrow_mut();
@@ -469,7 +533,7 @@ impl<M: Send + 'static> SimWorld<M> {
         } else if park != Nanos::MAX {
             state.wake_core(node, core, park);
         }
-        state.note_step(TraceKind::Run, node, core, u64::from(ended), park.0);
+        state.note_run(node, core, park);
         let now = state.now;
         state.set_now(now);
     }
@@ -515,12 +579,14 @@ impl<M: Send + 'static> SimWorld<M> {
                 time: self.time.clone(),
                 history: self.history.clone(),
                 lease: n.lease,
+                started: n.keeper.as_mut().and_then(|k| k.started.take()),
+                lease_control: n.keeper.as_mut().and_then(|k| k.sender.take()),
                 seed,
             }
         };
         let built = (self.hosts[usize::from(node)].factory)(start);
         match built {
-            Ok(cores) => self.install(node, life, cores),
+            Ok(built) => self.install(node, life, built),
             Err(error) => {
                 self.note(format!("n{node} did not start: {error}"));
                 self.end_node(node, TraceKind::NodeStartFailed, Death::Eof);
@@ -528,7 +594,8 @@ impl<M: Send + 'static> SimWorld<M> {
         }
     }
 
-    fn install(&mut self, node: u16, life: u32, cores: Cores<M>) {
+    fn install(&mut self, node: u16, life: u32, built: Built<M>) {
+        let Built { cores, reports } = built;
         let host = &mut self.hosts[usize::from(node)];
         assert_eq!(
             cores.len(),
@@ -549,20 +616,14 @@ impl<M: Send + 'static> SimWorld<M> {
         let n = &mut state.nodes[usize::from(node)];
         n.phase = Phase::Up;
         n.listening = true;
+        if let Some(keeper) = &mut n.keeper {
+            keeper.reports = reports;
+        }
         state.note_step(TraceKind::NodeUp, node, NONE, u64::from(life), count as u64);
         self.history.came_up(NodeIx(node));
         let now = state.now;
         for core in 0..count {
             state.wake_core(node, core as u16, now);
-        }
-        state.drain_outside();
-    }
-
-    fn end_if_all_ended(&mut self, node: u16) {
-        let all = self.state.borrow().nodes[usize::from(node)].cores.iter().all(|c| c.ended);
-        if all {
-            self.state.borrow_mut().keeper_release(node);
-            self.end_node(node, TraceKind::NodeEnd, Death::Eof);
         }
     }
 
@@ -583,8 +644,9 @@ impl<M: Send + 'static> SimWorld<M> {
             state.note_step(kind, node, NONE, u64::from(life), death as u64);
             self.history.died(Life { node: NodeIx(node), life });
             state.drop_node_streams(node, life, death);
-            state.keeper_drop(node);
-            (life, self.tasks.borrow_mut().of_node((node, life)))
+            let keeper = state.nodes[usize::from(node)].keeper.take();
+            let tasks = self.tasks.borrow_mut().of_node((node, life));
+            (life, (tasks, keeper))
         };
         // Clients in the process go first; they are not told anything. None of this may find the
         // world borrowed, since it drops what users wrote.
@@ -594,7 +656,6 @@ impl<M: Send + 'static> SimWorld<M> {
         let dead = std::mem::take(&mut self.state.borrow_mut().nodes[usize::from(node)].cores);
         drop(dead);
         debug_assert_eq!(self.state.borrow().nodes[usize::from(node)].life, life);
-        self.state.borrow_mut().drain_outside();
     }
 
     // ---- faults ----------------------------------------------------------------------------
@@ -616,6 +677,7 @@ fn new_core<M>(state: &mut State<M>, cores: u16, core: u16) -> CoreState<M> {
         park_until: Nanos::ZERO,
         busy_until: Nanos::ZERO,
         polls: 0,
+        polled: 0,
         rng: state.rng.fork(u64::from(core)),
         ended: false,
         mail: (0..senders).map(|_| VecDeque::new()).collect(),
@@ -712,14 +774,7 @@ impl<M> State<M> {
                 self.note_step(TraceKind::Stall, node.0, *core, until.0, 0);
                 self.history.trouble(TroubleKind::Paused, Concerns::Node(*node), *lasts);
             }
-            Fault::Store { node, mode, lasts } => {
-                self.store_modes.push((node.map(|n| n.0), *mode, now + *lasts));
-                let mode_number = u64::from(super::stores::mode_number(*mode));
-                let who = node.map_or(NONE, |n| n.0);
-                self.note_step(TraceKind::StoreFault, who, NONE, mode_number, duration_ns(*lasts));
-                let concerns = node.map_or(Concerns::All, Concerns::Store);
-                self.history.trouble(TroubleKind::Store, concerns, *lasts);
-            }
+            Fault::Store { node, mode, lasts } => self.store_mode(*node, *mode, *lasts),
         }
     }
 }
