@@ -28,6 +28,13 @@ pub struct Life {
     pub life: u32,
 }
 
+impl Life {
+    /// Before all others in order.
+    pub(crate) const FIRST: Self = Self { node: NodeIx(0), life: 0 };
+    /// After all others in order.
+    pub(crate) const LAST: Self = Self { node: NodeIx(u16::MAX), life: u32::MAX };
+}
+
 impl std::fmt::Display for Life {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "n{} life {}", self.node.0, self.life)

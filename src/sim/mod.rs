@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! The simulated Env, its faults and its checkers.
 
+mod check;
 mod core_env;
 mod fault;
 mod history;
@@ -16,6 +17,11 @@ mod world;
 #[cfg(test)]
 mod tests;
 
+pub use check::{
+    CheckConfig, Rule, Violation, at_most_once, check_all, complaints, deadlines_kept,
+    errors_have_causes, exactly_once, honest_endings, lapsed_owner, one_factory, one_terminal,
+    sender_order, single_owner, stale_fences,
+};
 pub use core_env::{SimCore, SimEnv};
 pub use fault::{Death, Fault, FaultClasses, FaultPlan, FaultRates, FaultScope, NodeIx, StoreMode};
 pub use history::{
