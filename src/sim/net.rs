@@ -1,0 +1,662 @@
+#![forbid(unsafe_code)]
+//! Streams between nodes: ordered bytes that come in other pieces than they went, late, and
+//! sometimes not to the end.
+//!
+//! A stream has two ends and two directions. What is written goes into the direction's queue (the
+//! writer's side, `unsent_bytes`); the window takes bytes out of it into flight, cut and joined at
+//! random; each chunk arrives after a random delay, never before the one ahead of it; its share of
+//! the window comes back when the receiving core polls it. A paused or stalled reader therefore
+//! pushes back on its writer as a kernel's buffers do.
+//!
+//! An end is `Open`, then `Ending` (a `Closed` event waits in the inbox), then `Gone`. A stream is
+//! forgotten when both ends are gone. A `ConnId` is (stream, side, number of hand-overs), so an id
+//! is never used again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::fault::Death;
+use super::rng::SimRng;
+use super::state::{Due, Phase, State, conn_of};
+use super::trace::{NONE, TraceKind, digest_bytes};
+use crate::env::{CloseReason, ConnId, Endpoint, Event};
+use crate::time::Nanos;
+
+/// How long a dial into silence lasts.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause between two attempts of a dial to get through.
+const DIAL_RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndState {
+    Open,
+    Ending,
+    Gone,
+}
+
+#[derive(Debug)]
+struct End {
+    node: u16,
+    life: u32,
+    core: u16,
+    conn: ConnId,
+    state: EndState,
+    hand_overs: u64,
+    /// Under way to another core: its tag and unread bytes.
+    transit: Option<(u64, Vec<u8>)>,
+    /// What waited in the old core's inbox.
+    moved: Vec<Moved>,
+    /// Poll of the core that reported an event of this end last.
+    polled: u64,
+}
+
+/// An event of a stream without its mail type.
+#[derive(Debug)]
+enum Moved {
+    Received(Vec<u8>),
+    Closed(CloseReason),
+}
+
+#[derive(Debug)]
+enum Item {
+    Bytes(Vec<u8>),
+    Fin,
+    Reset,
+}
+
+#[derive(Debug)]
+struct Dir {
+    queue: BytesMut,
+    flight: VecDeque<(Nanos, Item)>,
+    /// Bytes taken from the queue and not polled by the receiver.
+    in_flight: usize,
+    window: usize,
+    last_at: Nanos,
+    scheduled: bool,
+    /// The next chunk cannot arrive: a partition, or the end is under way to another core.
+    held: bool,
+    /// Nothing more goes this way.
+    shut: bool,
+}
+
+impl Dir {
+    fn new(window: usize) -> Self {
+        Self {
+            queue: BytesMut::new(),
+            flight: VecDeque::new(),
+            in_flight: 0,
+            window,
+            last_at: Nanos::ZERO,
+            scheduled: false,
+            held: false,
+            shut: false,
+        }
+    }
+}
+
+/// One stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    ends: [End; 2],
+    /// `dirs[i]` goes from end `i` to the other.
+    dirs: [Dir; 2],
+    connected: bool,
+    dialled_at: Nanos,
+    target: u16,
+    /// A host is down without a word.
+    silent: bool,
+}
+
+const SIDE_BIT: u64 = 1 << 16;
+
+fn conn_id(stream: u64, side: usize, hand_overs: u64) -> ConnId {
+    ConnId(stream << 17 | (side as u64) * SIDE_BIT | (hand_overs & (SIDE_BIT - 1)))
+}
+
+fn split_conn(conn: ConnId) -> (u64, usize) {
+    (conn.0 >> 17, usize::from(conn.0 & SIDE_BIT != 0))
+}
+
+fn end_code(stream: u64, side: usize) -> u64 {
+    stream << 1 | side as u64
+}
+
+impl<M> State<M> {
+    fn end(&mut self, conn: ConnId) -> Option<(u64, usize, &mut Stream)> {
+        let (id, side) = split_conn(conn);
+        let s = self.streams.get_mut(&id)?;
+        (s.ends[side].conn == conn && s.ends[side].state != EndState::Gone).then_some((id, side, s))
+    }
+
+    fn latency(&mut self, a: u16, b: u16) -> Duration {
+        let mut d = self.net_rng.duration(self.rates.latency);
+        if self.net_rng.chance(self.rates.spike_per_million) {
+            d += self.net_rng.duration(self.rates.spike);
+        }
+        if !self.delays.is_empty() {
+            let (local, pair) = (self.local, (a.min(b), a.max(b)));
+            self.delays.retain(|&(_, _, until)| until > local);
+            d += self.delays.iter().filter(|x| x.0 == pair).map(|x| x.1).sum::<Duration>();
+        }
+        d
+    }
+
+    fn is_blocked(&self, from: u16, to: u16) -> bool {
+        !self.blocked.is_empty() && self.blocked.contains_key(&(from, to))
+    }
+
+    // ---- dialling -------------------------------------------------------------------------
+
+    pub(crate) fn dial(&mut self, node: u16, core: u16, endpoint: &Endpoint) -> ConnId {
+        let id = self.next_stream;
+        self.next_stream += 1;
+        let life = self.nodes[usize::from(node)].life;
+        let target = self.nodes.iter().position(|n| n.endpoint == *endpoint);
+        let target = target.map_or(NONE, |n| n as u16);
+        let (low, high) = self.rates.window_bytes;
+        let window = |rng: &mut SimRng| {
+            low as usize + rng.below(u64::from(high.saturating_sub(low)) + 1) as usize
+        };
+        let windows = [window(&mut self.net_rng), window(&mut self.net_rng)];
+        let end = |node, life, core, side, state| End {
+            node,
+            life,
+            core,
+            conn: conn_id(id, side, 0),
+            state,
+            hand_overs: 0,
+            transit: None,
+            moved: Vec::new(),
+            polled: 0,
+        };
+        let stream = Stream {
+            ends: [end(node, life, core, 0, EndState::Open), end(target, 0, 0, 1, EndState::Gone)],
+            dirs: windows.map(|w| Dir::new(w.max(1))),
+            connected: false,
+            dialled_at: self.local,
+            target,
+            silent: false,
+        };
+        self.streams.insert(id, stream);
+        self.note_step(TraceKind::Dial, node, core, id, u64::from(target));
+        let latency = self.latency(node, target);
+        self.schedule(self.local + latency, Due::DialArrives { stream: id });
+        conn_id(id, 0, 0)
+    }
+
+    pub(crate) fn dial_arrives(&mut self, id: u64) {
+        let Some(s) = self.streams.get(&id) else { return };
+        let (node, target, since) = (s.ends[0].node, s.target, s.dialled_at);
+        if s.ends[0].state == EndState::Gone {
+            self.streams.remove(&id);
+            return;
+        }
+        let host = self.nodes.get(usize::from(target));
+        let reachable = host.is_some_and(|n| !n.host_down)
+            && !self.is_blocked(node, target)
+            && !self.is_blocked(target, node);
+        if host.is_some() && !reachable {
+            if self.now.since(since) < DIAL_TIMEOUT {
+                self.schedule(self.now + DIAL_RETRY, Due::DialArrives { stream: id });
+            } else {
+                self.dial_failed(id, "the dial timed out");
+            }
+            return;
+        }
+        let listens = host.is_some_and(|n| n.listening && n.phase == Phase::Up);
+        let latency = self.latency(node, target);
+        let at = self.now + latency;
+        if listens {
+            let life = self.nodes[usize::from(target)].life;
+            let Some(s) = self.streams.get_mut(&id) else { return };
+            let end = &mut s.ends[1];
+            (end.life, end.state) = (life, EndState::Open);
+            let conn = end.conn;
+            s.dirs[1].last_at = at;
+            self.note_step(TraceKind::Accepted, target, 0, id, 0);
+            self.push_event(target, 0, Event::Accepted { conn });
+        }
+        self.schedule(at, Due::DialAnswered { stream: id });
+    }
+
+    pub(crate) fn dial_answered(&mut self, id: u64) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        if s.connected || s.ends[0].state != EndState::Open {
+            return;
+        }
+        if s.target == NONE || s.ends[1].life == 0 {
+            self.dial_failed(id, "connection refused");
+            return;
+        }
+        if s.silent {
+            return;
+        }
+        s.connected = true;
+        let (node, core, conn) = (s.ends[0].node, s.ends[0].core, s.ends[0].conn);
+        self.note_step(TraceKind::Connected, node, core, id, 0);
+        self.push_event(node, core, Event::Connected { conn });
+        self.pump(id, 0);
+    }
+
+    fn dial_failed(&mut self, id: u64, why: &str) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let end = &mut s.ends[0];
+        if end.state != EndState::Open {
+            return;
+        }
+        end.state = EndState::Ending;
+        let (node, core, conn) = (end.node, end.core, end.conn);
+        self.note_step(TraceKind::DialFailed, node, core, id, 0);
+        let reason = CloseReason::DialFailed(why.to_owned());
+        self.push_event(node, core, Event::Closed { conn, reason });
+    }
+
+    // ---- bytes ----------------------------------------------------------------------------
+
+    pub(crate) fn write(&mut self, conn: ConnId, bytes: &mut Vec<u8>) {
+        let taken = std::mem::take(bytes);
+        let Some((id, side, s)) = self.end(conn) else { return };
+        if taken.is_empty() || s.ends[side].state != EndState::Open || s.dirs[side].shut {
+            return;
+        }
+        let (node, core) = (s.ends[side].node, s.ends[side].core);
+        let d = &mut s.dirs[side];
+        let count = taken.len();
+        let whole = d.queue.is_empty() && d.in_flight + count <= d.window && s.connected;
+        if whole && !self.net_rng.chance(self.rates.split_per_million) {
+            self.send(id, side, Item::Bytes(taken));
+        } else if let Some(s) = self.streams.get_mut(&id) {
+            s.dirs[side].queue.extend_from_slice(&taken);
+            self.pump(id, side);
+        }
+        self.note_step(TraceKind::Write, node, core, end_code(id, side), count as u64);
+    }
+
+    pub(crate) fn unsent_bytes(&self, conn: ConnId) -> usize {
+        let (id, side) = split_conn(conn);
+        self.streams.get(&id).map_or(0, |s| {
+            let live = s.ends[side].conn == conn && s.ends[side].state == EndState::Open;
+            if live { s.dirs[side].queue.len() } else { 0 }
+        })
+    }
+
+    /// Moves what the window allows from the queue into flight, cut at random.
+    fn pump(&mut self, id: u64, side: usize) {
+        loop {
+            let Some(s) = self.streams.get_mut(&id) else { return };
+            let d = &mut s.dirs[side];
+            if !s.connected || d.queue.is_empty() || d.in_flight >= d.window {
+                return;
+            }
+            let mut count = d.queue.len().min(d.window - d.in_flight);
+            if self.net_rng.chance(self.rates.split_per_million) {
+                count = 1 + self.net_rng.below(count as u64) as usize;
+            }
+            let chunk = d.queue.split_to(count).to_vec();
+            self.send(id, side, Item::Bytes(chunk));
+        }
+    }
+
+    /// Puts one item into flight.
+    fn send(&mut self, id: u64, side: usize, item: Item) {
+        let Some(s) = self.streams.get(&id) else { return };
+        let latency = self.latency(s.ends[side].node, s.ends[1 - side].node);
+        let at = self.local + latency;
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let d = &mut s.dirs[side];
+        let at = at.max(d.last_at);
+        d.last_at = at;
+        if let Item::Bytes(bytes) = &item {
+            d.in_flight += bytes.len();
+        } else {
+            d.shut = true;
+        }
+        d.flight.push_back((at, item));
+        self.expect(id, side);
+    }
+
+    /// Schedules the arrival of the first chunk in flight.
+    fn expect(&mut self, id: u64, side: usize) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let d = &mut s.dirs[side];
+        if d.scheduled || d.held {
+            return;
+        }
+        if let Some(&(at, _)) = d.flight.front() {
+            d.scheduled = true;
+            self.schedule(at, Due::Deliver { stream: id, dir: side });
+        }
+    }
+
+    pub(crate) fn deliver(&mut self, id: u64, side: usize) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        s.dirs[side].scheduled = false;
+        let (from, to) = (s.ends[side].node, s.ends[1 - side].node);
+        if s.silent {
+            return;
+        }
+        if s.ends[1 - side].transit.is_some() || self.is_blocked(from, to) {
+            if let Some(s) = self.streams.get_mut(&id) {
+                s.dirs[side].held = true;
+            }
+            return;
+        }
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        // What was thrown away meanwhile may have been what was due.
+        if s.dirs[side].flight.front().is_some_and(|&(at, _)| at <= self.now) {
+            if let Some((_, item)) = s.dirs[side].flight.pop_front() {
+                self.arrive(id, side, item);
+            }
+        }
+        self.expect(id, side);
+    }
+
+    fn arrive(&mut self, id: u64, side: usize, item: Item) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let end = &mut s.ends[1 - side];
+        let (node, core, conn) = (end.node, end.core, end.conn);
+        let from = s.ends[side].node;
+        match item {
+            Item::Bytes(bytes) if s.ends[1 - side].state == EndState::Open => {
+                let code = end_code(id, 1 - side);
+                self.note_step(TraceKind::Received, node, core, code, digest_bytes(&bytes));
+                if let Some(tap) = &mut self.tap {
+                    use super::fault::NodeIx;
+                    tap(self.local, NodeIx(from), NodeIx(node), end_code(id, side), &bytes);
+                }
+                self.receive(node, core, conn, bytes);
+            }
+            // The peer of a closed end hears of it by what that end sent last.
+            Item::Bytes(bytes) => {
+                s.dirs[side].in_flight -= bytes.len();
+                self.pump(id, side);
+            }
+            Item::Fin | Item::Reset if s.ends[1 - side].state != EndState::Open => {}
+            end_of_stream => {
+                s.ends[1 - side].state = EndState::Ending;
+                let failed = matches!(end_of_stream, Item::Reset);
+                let reason = if failed {
+                    CloseReason::Failed("connection reset by peer".to_owned())
+                } else {
+                    CloseReason::Eof
+                };
+                let code = end_code(id, 1 - side);
+                self.note_step(TraceKind::Closed, node, core, code, u64::from(failed));
+                self.push_event(node, core, Event::Closed { conn, reason });
+            }
+        }
+    }
+
+    /// Joins a chunk to the one before it, by chance, or puts it before the core.
+    fn receive(&mut self, node: u16, core: u16, conn: ConnId, mut bytes: Vec<u8>) {
+        let join = self.net_rng.below(2) == 0;
+        if let Some(c) = self.nodes[usize::from(node)].cores.get_mut(usize::from(core)) {
+            if let (true, Some(Event::Received { conn: last, bytes: tail })) =
+                (join, c.inbox.back_mut())
+            {
+                if *last == conn {
+                    tail.append(&mut bytes);
+                    return;
+                }
+            }
+        }
+        self.push_event(node, core, Event::Received { conn, bytes });
+    }
+
+    /// A core polls an event of a stream. Gives the event back when this poll has already
+    /// reported one of this stream.
+    pub(crate) fn poll_stream(
+        &mut self,
+        conn: ConnId,
+        mark: u64,
+        event: Event<M>,
+        events: &mut Vec<Event<M>>,
+    ) -> Option<Event<M>> {
+        let (id, side, s) = self.end(conn)?;
+        if s.ends[side].polled == mark {
+            return Some(event);
+        }
+        s.ends[side].polled = mark;
+        match &event {
+            Event::Received { bytes, .. } => {
+                let count = bytes.len();
+                s.dirs[1 - side].in_flight -= count;
+                self.pump(id, 1 - side);
+            }
+            Event::Closed { .. } => {
+                s.ends[side].state = EndState::Gone;
+                self.forget_if_gone(id);
+            }
+            _ => {}
+        }
+        events.push(event);
+        None
+    }
+
+    fn forget_if_gone(&mut self, id: u64) {
+        if let Some(s) = self.streams.get(&id) {
+            if s.ends.iter().all(|e| e.state == EndState::Gone) {
+                self.streams.remove(&id);
+            }
+        }
+    }
+
+    /// Takes the waiting events of a stream out of its core's inbox.
+    fn take_waiting(&mut self, node: u16, core: u16, conn: ConnId) -> Vec<Moved> {
+        let mut waiting = Vec::new();
+        let Some(c) = self.nodes[usize::from(node)].cores.get_mut(usize::from(core)) else {
+            return waiting;
+        };
+        if !c.inbox.iter().any(|e| conn_of(e) == Some(conn)) {
+            return waiting;
+        }
+        for event in std::mem::take(&mut c.inbox) {
+            match event {
+                Event::Received { conn: of, bytes } if of == conn => {
+                    waiting.push(Moved::Received(bytes));
+                }
+                Event::Closed { conn: of, reason } if of == conn => {
+                    waiting.push(Moved::Closed(reason));
+                }
+                other if conn_of(&other) == Some(conn) => {}
+                other => c.inbox.push_back(other),
+            }
+        }
+        waiting
+    }
+
+    // ---- the end of a stream ---------------------------------------------------------------
+
+    pub(crate) fn close(&mut self, conn: ConnId, flush: bool) {
+        let Some((id, side, s)) = self.end(conn) else { return };
+        let (node, core, open) =
+            (s.ends[side].node, s.ends[side].core, s.ends[side].state == EndState::Open);
+        self.note_step(TraceKind::Close, node, core, end_code(id, side), u64::from(flush));
+        if open && flush {
+            self.pump(id, side);
+        }
+        self.link_lost(id);
+        let waiting = self.take_waiting(node, core, conn);
+        self.leave(id, side, open, !waiting.is_empty());
+    }
+
+    /// One end goes; the other hears of it when `tell`.
+    fn leave(&mut self, id: u64, side: usize, tell: bool, had_waiting: bool) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        s.ends[side].state = EndState::Gone;
+        s.ends[side].transit = None;
+        s.ends[side].moved.clear();
+        s.dirs[side].queue.clear();
+        let unread = had_waiting || !s.dirs[1 - side].flight.is_empty();
+        if s.ends[1 - side].state == EndState::Gone {
+            self.streams.remove(&id);
+        } else if tell && !s.dirs[side].shut {
+            // A kernel that has bytes nobody will read resets the stream.
+            if unread && self.net_rng.below(2) == 0 {
+                self.break_dir(id, side);
+            } else {
+                self.send(id, side, Item::Fin);
+            }
+        }
+    }
+
+    /// Loses what is in flight from a random byte on and ends the direction with a failure.
+    fn break_dir(&mut self, id: u64, side: usize) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let d = &mut s.dirs[side];
+        if d.shut && !d.flight.iter().any(|(_, i)| matches!(i, Item::Fin)) {
+            return;
+        }
+        let total: usize = d.flight.iter().map(|(_, i)| item_len(i)).sum();
+        let mut keep = self.net_rng.below(total as u64 + 1) as usize;
+        let mut kept = VecDeque::new();
+        for (at, item) in std::mem::take(&mut d.flight) {
+            if let Item::Bytes(mut bytes) = item {
+                let part = keep.min(bytes.len());
+                d.in_flight -= bytes.len() - part;
+                keep -= part;
+                bytes.truncate(part);
+                if part > 0 {
+                    kept.push_back((at, Item::Bytes(bytes)));
+                }
+            }
+        }
+        d.last_at = kept.back().map_or(self.local, |&(at, _)| at);
+        d.flight = kept;
+        d.queue.clear();
+        self.send(id, side, Item::Reset);
+    }
+
+    /// Breaks a stream: both ends learn of it, each after what still got through.
+    pub(crate) fn reset_stream(&mut self, id: u64) {
+        self.note_step(TraceKind::Reset, NONE, NONE, id, 0);
+        self.link_lost(id);
+        self.break_dir(id, 0);
+        self.break_dir(id, 1);
+    }
+
+    /// A connected stream ends, whoever ends it: what was in flight on the link may be lost.
+    fn link_lost(&self, id: u64) {
+        use super::fault::NodeIx;
+        if let Some(s) = self.streams.get(&id) {
+            if s.connected && s.ends.iter().any(|e| e.state == EndState::Open) {
+                self.history.link_lost(NodeIx(s.ends[0].node), NodeIx(s.ends[1].node));
+            }
+        }
+    }
+
+    /// The connected streams between two nodes.
+    pub(crate) fn streams_between(&self, a: u16, b: u16) -> Vec<u64> {
+        let on = |s: &Stream| {
+            let (x, y) = (s.ends[0].node, s.ends[1].node);
+            s.connected && !s.silent && ((x, y) == (a, b) || (x, y) == (b, a))
+        };
+        self.streams.iter().filter(|(_, s)| on(s)).map(|(&id, _)| id).collect()
+    }
+
+    /// The process of a node ended: its streams do as `death` says.
+    pub(crate) fn drop_node_streams(&mut self, node: u16, life: u32, death: Death) {
+        let ids: Vec<u64> = self.streams.keys().copied().collect();
+        for id in ids {
+            for side in 0..2 {
+                let Some(s) = self.streams.get_mut(&id) else { break };
+                let end = &s.ends[side];
+                if end.node != node || end.life != life || end.state == EndState::Gone {
+                    continue;
+                }
+                let tell = end.state == EndState::Open;
+                match death {
+                    Death::Silent => {
+                        s.silent = true;
+                        self.leave(id, side, false, false);
+                    }
+                    Death::Eof => self.leave(id, side, tell, false),
+                    Death::Reset => {
+                        self.break_dir(id, side);
+                        self.leave(id, side, false, false);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A host that died silently is back: its peers' old streams fail.
+    pub(crate) fn host_is_back(&mut self, node: u16) {
+        let ids: Vec<u64> = self.streams.keys().copied().collect();
+        for id in ids {
+            let Some(s) = self.streams.get_mut(&id) else { continue };
+            let Some(side) = (0..2).find(|&i| s.ends[i].node == node) else { continue };
+            if s.silent && s.ends[side].state == EndState::Gone {
+                s.silent = false;
+                s.connected = true;
+                s.dirs[side].flight.clear();
+                s.dirs[side].held = false;
+                self.link_lost(id);
+                self.send(id, side, Item::Reset);
+            }
+        }
+    }
+
+    /// A partition ended: what was held goes on.
+    pub(crate) fn release_held(&mut self, from: u16, to: u16) {
+        let ids: Vec<u64> = self.streams.keys().copied().collect();
+        for id in ids {
+            for side in 0..2 {
+                let Some(s) = self.streams.get_mut(&id) else { continue };
+                if s.dirs[side].held && (s.ends[side].node, s.ends[1 - side].node) == (from, to) {
+                    s.dirs[side].held = false;
+                    self.expect(id, side);
+                }
+            }
+        }
+    }
+
+    // ---- hand-over -------------------------------------------------------------------------
+
+    pub(crate) fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, unread: Vec<u8>) {
+        let Some((id, side, s)) = self.end(conn) else { return };
+        let (node, core) = (s.ends[side].node, s.ends[side].core);
+        let waiting = self.take_waiting(node, core, conn);
+        let range = self.rates.mail;
+        let delay = self.net_rng.duration(range);
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let end = &mut s.ends[side];
+        end.hand_overs += 1;
+        end.conn = conn_id(id, side, end.hand_overs);
+        end.core = to;
+        end.transit = Some((tag, unread));
+        end.moved = waiting;
+        end.polled = 0;
+        self.schedule(self.local + delay, Due::Adopt { stream: id, side });
+    }
+
+    pub(crate) fn adopt(&mut self, id: u64, side: usize) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let end = &mut s.ends[side];
+        let Some((tag, unread)) = end.transit.take() else { return };
+        let moved = std::mem::take(&mut end.moved);
+        let (node, core, conn) = (end.node, end.core, end.conn);
+        let held = std::mem::take(&mut s.dirs[1 - side].held);
+        self.note_step(TraceKind::Adopted, node, core, id, tag);
+        self.push_event(node, core, Event::Adopted { conn, tag, unread });
+        for event in moved {
+            let event = match event {
+                Moved::Received(bytes) => Event::Received { conn, bytes },
+                Moved::Closed(reason) => Event::Closed { conn, reason },
+            };
+            self.push_event(node, core, event);
+        }
+        if held {
+            self.expect(id, 1 - side);
+        }
+    }
+}
+
+fn item_len(item: &Item) -> usize {
+    match item {
+        Item::Bytes(bytes) => bytes.len(),
+        Item::Fin | Item::Reset => 0,
+    }
+}
