@@ -10,7 +10,7 @@ mod operation;
 mod real;
 mod settings;
 mod start;
-mod store_threads;
+pub(crate) mod store_threads;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

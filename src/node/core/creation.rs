@@ -392,7 +392,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Effect::RunFactory { key, call, caller, object_generation, type_name, .. } => {
                 self.run_factory(env, key, call, caller, object_generation, &type_name);
             }
-            Effect::StopFactory { call, .. } => {
+            Effect::StopFactory { factory: call, .. } => {
                 if let Some(cell) = self.creations.factories.remove(&call) {
                     self.objects.cancel_cell(cell);
                 }

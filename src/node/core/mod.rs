@@ -5,6 +5,7 @@
 //! timers → submit. The clock is read before the turns and once more before anything leaves.
 
 mod creation;
+mod destroy;
 mod directory;
 mod inbound;
 mod links;
@@ -50,6 +51,8 @@ use store_calls::{NodeScan, StoreUse};
 enum Timer {
     /// Something parked for the id is due.
     Parked(ObjectKey),
+    /// The end of the id is to be looked at again.
+    Destroy(ObjectKey),
     /// A Store call is due.
     Store(u64),
 }
@@ -85,6 +88,7 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
 
     objects: Objects,
     creations: creation::Creations,
+    destroys: destroy::Destroys,
     generations: Allocator,
     local_credit: CreditWindow,
     local_credit_returned: bool,
@@ -164,6 +168,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             tickets: FixedMap::default(),
             objects: Objects::new(Cells::new(Arc::new(wake))),
             creations: creation::Creations::new(creator),
+            destroys: destroy::Destroys::default(),
             generations: Allocator::new(generations),
             local_credit: CreditWindow::new(limits::LOCAL_BUDGET_BYTES),
             local_credit_returned: false,
@@ -376,6 +381,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         while let Some(token) = self.wheel.pop_due(self.now) {
             match self.timers.remove(token as usize) {
                 Timer::Parked(key) => self.expire_parked(env, &key),
+                Timer::Destroy(key) => self.tick_destroy(env, key),
                 Timer::Store(token) => self.expire_store(env, token),
             }
         }

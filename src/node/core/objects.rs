@@ -383,6 +383,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
+    /// Answers a request that has no payload to give.
+    pub(super) fn answer_empty(&mut self, key: &ObjectKey, to: ReplyTo) {
+        self.push_answer(key, to, Ok(None));
+    }
+
     fn push_answer(
         &mut self,
         key: &ObjectKey,

@@ -36,6 +36,8 @@ pub(super) enum StoreUse {
     Find { key: ObjectKey, slot: crate::node::oneshot::Settler<Result<Option<ActorRef>>> },
     /// A step of the creation or destruction of an id.
     Creation(super::creation::StoreStep),
+    /// A step of the end of an object.
+    Destroy(super::destroy::DestroyStep),
     /// A block of generations.
     Generations,
     /// A page of node descriptors, in the background.
@@ -121,6 +123,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 slot.settle(found(&key, answer));
             }
             Some(StoreUse::Creation(step)) => self.on_creation_store(env, step, answer),
+            Some(StoreUse::Destroy(step)) => self.on_destroy_store(env, step, answer),
             Some(StoreUse::Generations) => {
                 if let Err(e) = self.generations.on_answer(answer) {
                     tracing::warn!(error = %e, "no block of generations");
@@ -278,6 +281,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Some(StoreUse::Find { key, slot }) => {
                 let text = format!("{key}: the Location Store did not answer in time");
                 slot.settle(Err(Error::unavailable(text)));
+            }
+            Some(StoreUse::Destroy(step)) => {
+                let late = StoreError::Unknown("no answer in time".into());
+                self.on_destroy_store(env, step, StoreAnswer::Failed(late));
             }
             Some(StoreUse::Nodes | StoreUse::Leases { .. }) => self.end_node_scan(env, false),
             Some(other) => {
