@@ -30,9 +30,9 @@ use crate::transport::driver::{Driver, StreamParts};
 use crate::transport::epoll::Epoll;
 use crate::transport::listen::BoundListener;
 
-pub use sources::boottime;
+pub(crate) use sources::boottime;
 pub(crate) use sources::random_words;
-pub use threads::spawn_core;
+pub(crate) use threads::spawn_core;
 
 use sources::{LoadReader, RandomSource};
 
@@ -40,39 +40,39 @@ use sources::{LoadReader, RandomSource};
 const MAX_MAIL: usize = 1024;
 
 /// Hands a Store call to the Store threads: core, token, call, deadline. Never blocks.
-pub type SubmitStore = Arc<dyn Fn(u16, u64, StoreOp, Nanos) + Send + Sync>;
+pub(crate) type SubmitStore = Arc<dyn Fn(u16, u64, StoreOp, Nanos) + Send + Sync>;
 /// Brings a Store answer to a core: core, token, answer. From any thread; an answer to a core that
 /// has ended is dropped.
-pub type DeliverStore = Arc<dyn Fn(u16, u64, StoreAnswer) + Send + Sync>;
+pub(crate) type DeliverStore = Arc<dyn Fn(u16, u64, StoreAnswer) + Send + Sync>;
 /// Reads what the lease thread published last.
-pub type ReadLease = Arc<dyn Fn() -> LeaseView + Send + Sync>;
+pub(crate) type ReadLease = Arc<dyn Fn() -> LeaseView + Send + Sync>;
 
 /// What a node is made of, for [`RealNode::new`].
-pub struct RealParts {
+pub(crate) struct RealParts {
     /// Number of cores.
-    pub cores: u16,
+    pub(crate) cores: u16,
     /// Where core 0 accepts, if anywhere.
-    pub listener: Option<BoundListener>,
+    pub(crate) listener: Option<BoundListener>,
     /// The way to the Store threads.
-    pub submit_store: SubmitStore,
+    pub(crate) submit_store: SubmitStore,
     /// The node's lease.
-    pub read_lease: ReadLease,
+    pub(crate) read_lease: ReadLease,
     /// What cores do when they have nothing to do.
-    pub idle: Idle,
+    pub(crate) idle: Idle,
 }
 
 /// The doors of a node's cores, and the ways in for its other threads.
-pub struct RealNode<M, D = Epoll> {
+pub(crate) struct RealNode<M, D = Epoll> {
     /// One per core, in order; each is moved to its core's thread.
-    pub envs: Vec<RealEnv<M, D>>,
+    pub(crate) envs: Vec<RealEnv<M, D>>,
     /// Mail from application threads.
-    pub poster: Arc<dyn Post<M>>,
+    pub(crate) poster: Arc<dyn Post<M>>,
     /// Store answers.
-    pub deliver_store: DeliverStore,
+    pub(crate) deliver_store: DeliverStore,
 }
 
 /// The real door of one core. See the module's head.
-pub struct RealEnv<M, D = Epoll> {
+pub(crate) struct RealEnv<M, D = Epoll> {
     core: u16,
     driver: D,
     mailbox: Mailbox<Item<M>>,
@@ -126,7 +126,7 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
     /// # Errors
     /// `NotConfigured` when `cores` is outside `1..=256`; `InternalFailure` when the kernel refuses
     /// what a driver needs.
-    pub fn new(parts: RealParts) -> Result<Self, Error> {
+    pub(crate) fn new(parts: RealParts) -> Result<Self, Error> {
         let RealParts { cores, listener, submit_store, read_lease, idle } = parts;
         if cores == 0 || cores > MAX_CORES {
             return Err(Error::not_configured(format!(

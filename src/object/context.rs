@@ -4,7 +4,7 @@
 //! A turn never touches its core: its operations are put into the core's outbox, and the core
 //! loop carries them out after the poll. Everything here stays on one core (`Rc`).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -29,17 +29,11 @@ pub(crate) enum Want {
 #[derive(Default)]
 pub(crate) struct Slot {
     end: RefCell<Option<Result<Option<Payload>>>>,
-    /// The turn gave up on it.
-    abandoned: Cell<bool>,
 }
 
 impl Slot {
     pub(crate) fn settle(&self, end: Result<Option<Payload>>) {
         self.end.borrow_mut().get_or_insert(end);
-    }
-
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned.get()
     }
 }
 
@@ -279,11 +273,5 @@ impl<P: Packet> Future for TurnReply<P> {
             ))),
             Some(Err(e)) => Poll::Ready(Err(e)),
         }
-    }
-}
-
-impl<P> Drop for TurnReply<P> {
-    fn drop(&mut self) {
-        self.slot.abandoned.set(true);
     }
 }

@@ -202,7 +202,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
             if let Some(text) = self.need_has_failed(&rid, node_generation) {
                 let text = format!("{}: node {rid} is not connected: {text}", ask.key);
                 let Ask { key, asked, .. } = ask;
-                self.on_create_reply(env, &key, asked, Err((false, Error::unavailable(text))), None);
+                self.on_create_reply(
+                    env,
+                    &key,
+                    asked,
+                    Err((false, Error::unavailable(text))),
+                    None,
+                );
                 return;
             }
             self.creations.for_link.entry((rid.clone(), node_generation)).or_default().push(ask);
@@ -298,12 +304,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
         match asked {
             Asked::Make(waiter) => {
                 let outcome = match reply {
-                    Ok(CreateTail::Created(at)) => {
-                        incarnation_of(&at).and_then(|at| actor_ref(key, &at)).map(CreateOutcome::Created)
-                    }
-                    Ok(CreateTail::Existing(at)) => {
-                        incarnation_of(&at).and_then(|at| actor_ref(key, &at)).map(CreateOutcome::Existing)
-                    }
+                    Ok(CreateTail::Created(at)) => incarnation_of(&at)
+                        .and_then(|at| actor_ref(key, &at))
+                        .map(CreateOutcome::Created),
+                    Ok(CreateTail::Existing(at)) => incarnation_of(&at)
+                        .and_then(|at| actor_ref(key, &at))
+                        .map(CreateOutcome::Existing),
                     Ok(CreateTail::Rejected) => Ok(CreateOutcome::Rejected(text_of(payload))),
                     Ok(CreateTail::NoSuchAttempt) => Err(Error::new(
                         ErrorKind::ProtocolError,
@@ -324,7 +330,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     }
                     Ok(CreateTail::NoSuchAttempt) => Ok(JoinReply::NoSuchAttempt),
                     Err((true, e))
-                        if !matches!(e.kind(), ErrorKind::ShuttingDown | ErrorKind::Unavailable) =>
+                        if !matches!(
+                            e.kind(),
+                            ErrorKind::ShuttingDown | ErrorKind::Unavailable
+                        ) =>
                     {
                         Ok(JoinReply::Ended(AttemptEnd::Failed(e)))
                     }
@@ -405,7 +414,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 }
             }
             Effect::Answered { key, caller, answer } => {
-                let Some(caller) = self.creations.callers.try_remove(caller as usize) else { return };
+                let Some(caller) = self.creations.callers.try_remove(caller as usize) else {
+                    return;
+                };
                 let outcome = match answer {
                     CreateAnswer::Created(at) => actor_ref(&key, &at).map(CreateOutcome::Created),
                     CreateAnswer::Existing(at) => actor_ref(&key, &at).map(CreateOutcome::Existing),
@@ -415,7 +426,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.answer_create(env, &key, caller.waiter, outcome);
             }
             Effect::Joined { key, caller, reply } => {
-                let Some(caller) = self.creations.callers.try_remove(caller as usize) else { return };
+                let Some(caller) = self.creations.callers.try_remove(caller as usize) else {
+                    return;
+                };
                 self.answer_join(env, &key, caller.waiter, reply);
             }
         }
@@ -499,7 +512,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
     ) {
         let ty = self.shared.registry.get(type_name).cloned();
         let (Some(ty), Some(id)) = (ty, key.actor_id()) else {
-            let error = Error::not_configured(format!("{key}: type {type_name:?} is not hosted here"));
+            let error =
+                Error::not_configured(format!("{key}: type {type_name:?} is not hosted here"));
             let outcome = FactoryOutcome::Failed(error);
             self.step_creator(env, Event::FactoryEnded { key, call, outcome });
             return;
@@ -608,7 +622,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
-    fn answer_join(&mut self, env: &mut E, key: &ObjectKey, waiter: CreateWaiter, reply: JoinReply) {
+    fn answer_join(
+        &mut self,
+        env: &mut E,
+        key: &ObjectKey,
+        waiter: CreateWaiter,
+        reply: JoinReply,
+    ) {
         let outcome = match reply {
             JoinReply::Ended(AttemptEnd::Made(at)) => {
                 actor_ref(key, &at).map(CreateOutcome::Existing)
@@ -672,7 +692,12 @@ fn incarnation_of(at: &CreatedActor<'_>) -> Result<Incarnation> {
 
 fn actor_ref(key: &ObjectKey, at: &Incarnation) -> Result<ActorRef> {
     let id = key.actor_id().ok_or_else(|| Error::invalid(format!("{key} is no Actor")))?;
-    Ok(ActorRef { id, generation: at.object_generation, mesh: at.mesh.clone(), rid: at.rid.clone() })
+    Ok(ActorRef {
+        id,
+        generation: at.object_generation,
+        mesh: at.mesh.clone(),
+        rid: at.rid.clone(),
+    })
 }
 
 fn text_of(payload: Option<Payload>) -> String {

@@ -36,7 +36,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let (key, current, state) = (object.key.clone(), object.generation, object.state);
         if current != generation {
             let status = Status::of_kind(ErrorKind::InvalidOperation, key.kind());
-            let text = format!("{key} generation {generation} is not here; generation {current} is");
+            let text =
+                format!("{key} generation {generation} is not here; generation {current} is");
             self.refuse(&key, Some(to), status, &text);
             return;
         }
@@ -115,7 +116,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     pub(super) fn tick_destroy(&mut self, env: &mut E, key: ObjectKey) {
-        if self.objects.index(&key).is_some_and(|i| self.objects.objects[i].state == State::Closing) {
+        if self.objects.index(&key).is_some_and(|i| self.objects.objects[i].state == State::Closing)
+        {
             self.check_row(env, key);
         }
     }

@@ -87,11 +87,6 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Whether nothing waits.
-    pub(super) fn is_empty(&self) -> bool {
-        self.fifos.is_empty()
-    }
-
     pub(super) fn new_waiter(&mut self) -> u64 {
         self.next_waiter += 1;
         self.next_waiter
@@ -200,7 +195,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Why the need of this node has just failed, while that is told to those who wait.
-    pub(super) fn need_has_failed(&self, rid: &NodeRid, generation: NodeGeneration) -> Option<Arc<str>> {
+    pub(super) fn need_has_failed(
+        &self,
+        rid: &NodeRid,
+        generation: NodeGeneration,
+    ) -> Option<Arc<str>> {
         let (of, of_generation, text) = self.directory.failed_need.as_ref()?;
         (of == rid && *of_generation == generation).then(|| text.clone())
     }

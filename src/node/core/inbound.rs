@@ -304,7 +304,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Purpose::Creation(asked) => {
                 let tail = match &end {
                     Err(e) => Err((true, e.clone())),
-                    Ok(_) => reply.create_tail().map_err(|e| (false, protocol_error(&e.to_string()))),
+                    Ok(_) => {
+                        reply.create_tail().map_err(|e| (false, protocol_error(&e.to_string())))
+                    }
                 };
                 let broken = matches!(tail, Err((false, _)));
                 self.on_create_reply(env, &key, asked, tail, end.ok().flatten());
@@ -387,9 +389,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     self.settle(env, waiter, Err(error));
                 }
                 Purpose::Creation(asked) => {
-                    {
                     self.on_create_reply(env, &key, asked, Err((false, error)), None);
-                }
                 }
             }
         }

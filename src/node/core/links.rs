@@ -54,6 +54,8 @@ pub(super) struct Links {
     links: BTreeMap<LinkId, Link>,
     of_node: FixedMap<(NodeRid, NodeGeneration), LinkId>,
     closed: BTreeSet<LinkId>,
+    /// Frames for lanes whose stream is still on its way to this core.
+    early_frames: BTreeMap<(LinkId, u16), Vec<u8>>,
     /// Lanes with something to send.
     dirty: BTreeSet<(LinkId, u16)>,
 }
@@ -79,6 +81,14 @@ impl Links {
         self.links.get_mut(&link)?.windows.get_mut(&lane)
     }
 
+    /// The outgoing frames of a lane of this core; its stream may still be on its way here.
+    fn frames_of(&mut self, link: LinkId, lane: u16) -> &mut Vec<u8> {
+        match self.lanes.get_mut(&(link, lane)) {
+            Some(state) => &mut state.frames,
+            None => self.early_frames.entry((link, lane)).or_default(),
+        }
+    }
+
     /// The links that are up.
     pub(super) fn up(&self) -> Vec<LinkId> {
         self.links.iter().filter(|(_, link)| link.is_up).map(|(id, _)| *id).collect()
@@ -96,6 +106,7 @@ impl Links {
     /// Drops what was not let out; a fenced node does this.
     pub(super) fn drop_withheld(&mut self) {
         self.lanes.values_mut().for_each(|lane| lane.frames.clear());
+        self.early_frames.clear();
     }
 }
 
@@ -266,8 +277,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         // Nothing is read, and so nothing counted, before the link's terms are known.
         let granted = self.links.get(link).map_or(1, |l| self.granted_share(&l.info));
         let returns = CreditReturn::new(granted);
-        let state =
-            Lane { conn, reader, control: Vec::new(), frames: Vec::new(), liveness, returns };
+        let frames = self.links.early_frames.remove(&(link, lane)).unwrap_or_default();
+        let state = Lane { conn, reader, control: Vec::new(), frames, liveness, returns };
+        self.links.dirty.insert((link, lane));
         self.links.lanes.insert((link, lane), state);
         self.links.lane_of.insert(conn, (link, lane));
         self.read_lane(env, link, lane);
@@ -513,6 +525,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.to_core_zero(env, Mail::LaneClosed { link, lane });
             }
         }
+        self.links.early_frames.retain(|(of, _), _| *of != link);
         self.links.closed.insert(link);
         while self.links.closed.len() > CLOSED_LINKS_KEPT {
             self.links.closed.pop_first();
@@ -552,8 +565,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.count(Counter::FramesOut, 1);
         let core = self.lane_core(lane);
         if core == self.index {
-            let state = self.links.lanes.get_mut(&(link, lane))?;
-            parts.encode(&mut state.frames, max).ok()?;
+            parts.encode(self.links.frames_of(link, lane), max).ok()?;
             self.links.dirty.insert((link, lane));
         } else {
             let mut bytes = Vec::with_capacity(len);
@@ -566,8 +578,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
 
     /// A frame another core encoded for a lane of this core.
     pub(super) fn on_frame_mail(&mut self, link: LinkId, lane: u16, bytes: &[u8]) {
-        if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
-            state.frames.extend_from_slice(bytes);
+        if self.links.links.contains_key(&link) {
+            self.links.frames_of(link, lane).extend_from_slice(bytes);
             self.links.dirty.insert((link, lane));
         }
     }

@@ -31,7 +31,7 @@ use crate::ids::{
 use crate::limits;
 use crate::protocol::create;
 use crate::protocol::credit::CreditWindow;
-use crate::protocol::peer::{LinkId, PeerEvent, Peers};
+use crate::protocol::peer::{IntentId, LinkId, PeerEvent, Peers};
 use crate::protocol::request::Requests;
 use crate::protocol::resolve::{Answer, Event as ResolveEvent, Resolver};
 use crate::route::{Resolution, RouteCache, RouteLifetimes};
@@ -97,6 +97,7 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     held_inbound: VecDeque<(LinkId, u16, Vec<u8>)>,
     zero: Option<Zero>,
     scan: NodeScan,
+    has_intents: bool,
 
     store_uses: FixedMap<u64, StoreUse>,
     next_store_token: u64,
@@ -176,6 +177,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             held_inbound: VecDeque::new(),
             zero: peers.map(Zero::new),
             scan: NodeScan::default(),
+            has_intents: false,
             store_uses: FixedMap::default(),
             next_store_token: 0,
             is_store_failing: false,
@@ -194,6 +196,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let mut events = std::mem::take(&mut self.events);
         env.poll(&mut events, park_until);
         self.look_at_lease(env);
+        self.register_intents(env);
         for event in events.drain(..) {
             self.on_event(env, event);
         }
@@ -216,6 +219,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return None;
         }
         Some(self.next_deadline(lets_out))
+    }
+
+    /// Gives the peers machine the configured endpoints, in the first round (R2.3-3).
+    fn register_intents(&mut self, env: &mut E) {
+        if self.zero.is_none() || std::mem::replace(&mut self.has_intents, true) {
+            return;
+        }
+        let endpoints = self.shared.settings.peers.clone();
+        for (intent, endpoint) in (0..).map(IntentId).zip(endpoints) {
+            self.step_peers(env, PeerEvent::Intent { intent, endpoint });
+        }
     }
 
     fn next_deadline(&self, lets_out: bool) -> Nanos {

@@ -18,10 +18,11 @@ use crate::exec::cells::{Cells, Polled};
 use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
 use crate::node::counters::Counter;
 use crate::node::operation::{Body as OpBody, CreditOf, Mail, Operation, Queued, ReplyTo, Waiter};
-use crate::protocol::create::CallId;
 use crate::object::{
-    Body, CellFuture, CellOutput, ErasedType, Outbox, OutboxItem, Payload, Slot, TurnFacts, TurnInput, Want,
+    Body, CellFuture, CellOutput, ErasedType, Outbox, OutboxItem, Payload, Slot, TurnFacts,
+    TurnInput, Want,
 };
+use crate::protocol::create::CallId;
 use crate::time::Nanos;
 use crate::wire::{FailureCode, Status};
 
@@ -173,7 +174,12 @@ impl Objects {
     }
 
     /// Starts a factory; it ends in `on_factory_made`. Returns its cell.
-    pub(super) fn start_factory(&mut self, key: ObjectKey, call: CallId, future: CellFuture) -> u64 {
+    pub(super) fn start_factory(
+        &mut self,
+        key: ObjectKey,
+        call: CallId,
+        future: CellFuture,
+    ) -> u64 {
         let cell = self.cells.insert(future);
         self.uses.insert(cell, CellUse::Factory { key, call });
         self.wake(cell);

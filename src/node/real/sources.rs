@@ -14,7 +14,7 @@ use crate::time::Nanos;
 /// Reads CLOCK_BOOTTIME: nanoseconds since boot, time spent suspended included. No system call.
 #[must_use]
 #[allow(clippy::disallowed_methods)] // the real clock
-pub fn boottime() -> Nanos {
+pub(crate) fn boottime() -> Nanos {
     let at = clock_gettime(ClockId::Boottime);
     Nanos(at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64)
 }
