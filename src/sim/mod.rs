@@ -16,6 +16,8 @@ mod world;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod toy_tests;
 
 pub use check::{
     CheckConfig, Rule, Violation, at_most_once, check_all, complaints, deadlines_kept,

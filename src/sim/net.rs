@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::fault::Death;
+use super::fault::{Death, NodeIx};
 use super::rng::SimRng;
 use super::state::{Due, Phase, State, conn_of};
 use super::trace::{NONE, TraceKind, digest_bytes};
@@ -107,12 +107,14 @@ pub(crate) struct Stream {
     target: u16,
     /// A host is down without a word.
     silent: bool,
+    /// The trouble that says so in the history, from the first end's end to the last one's.
+    lost: Option<usize>,
 }
 
 const SIDE_BIT: u64 = 1 << 16;
 
 fn conn_id(stream: u64, side: usize, hand_overs: u64) -> ConnId {
-    ConnId(stream << 17 | (side as u64) * SIDE_BIT | (hand_overs & (SIDE_BIT - 1)))
+    ConnId((stream << 17) | ((side as u64) * SIDE_BIT) | (hand_overs & (SIDE_BIT - 1)))
 }
 
 fn split_conn(conn: ConnId) -> (u64, usize) {
@@ -120,7 +122,7 @@ fn split_conn(conn: ConnId) -> (u64, usize) {
 }
 
 fn end_code(stream: u64, side: usize) -> u64 {
-    stream << 1 | side as u64
+    (stream << 1) | side as u64
 }
 
 impl<M> State<M> {
@@ -178,6 +180,7 @@ impl<M> State<M> {
             dialled_at: self.local,
             target,
             silent: false,
+            lost: None,
         };
         self.streams.insert(id, stream);
         self.note_step(TraceKind::Dial, node, core, id, u64::from(target));
@@ -190,7 +193,7 @@ impl<M> State<M> {
         let Some(s) = self.streams.get(&id) else { return };
         let (node, target, since) = (s.ends[0].node, s.target, s.dialled_at);
         if s.ends[0].state == EndState::Gone {
-            self.streams.remove(&id);
+            self.forget(id);
             return;
         }
         let host = self.nodes.get(usize::from(target));
@@ -345,10 +348,10 @@ impl<M> State<M> {
         }
         let Some(s) = self.streams.get_mut(&id) else { return };
         // What was thrown away meanwhile may have been what was due.
-        if s.dirs[side].flight.front().is_some_and(|&(at, _)| at <= self.now) {
-            if let Some((_, item)) = s.dirs[side].flight.pop_front() {
-                self.arrive(id, side, item);
-            }
+        if s.dirs[side].flight.front().is_some_and(|&(at, _)| at <= self.now)
+            && let Some((_, item)) = s.dirs[side].flight.pop_front()
+        {
+            self.arrive(id, side, item);
         }
         self.expect(id, side);
     }
@@ -363,7 +366,6 @@ impl<M> State<M> {
                 let code = end_code(id, 1 - side);
                 self.note_step(TraceKind::Received, node, core, code, digest_bytes(&bytes));
                 if let Some(tap) = &mut self.tap {
-                    use super::fault::NodeIx;
                     tap(self.local, NodeIx(from), NodeIx(node), end_code(id, side), &bytes);
                 }
                 self.receive(node, core, conn, bytes);
@@ -392,15 +394,13 @@ impl<M> State<M> {
     /// Joins a chunk to the one before it, by chance, or puts it before the core.
     fn receive(&mut self, node: u16, core: u16, conn: ConnId, mut bytes: Vec<u8>) {
         let join = self.net_rng.below(2) == 0;
-        if let Some(c) = self.nodes[usize::from(node)].cores.get_mut(usize::from(core)) {
-            if let (true, Some(Event::Received { conn: last, bytes: tail })) =
+        if let Some(c) = self.nodes[usize::from(node)].cores.get_mut(usize::from(core))
+            && let (true, Some(Event::Received { conn: last, bytes: tail })) =
                 (join, c.inbox.back_mut())
-            {
-                if *last == conn {
-                    tail.append(&mut bytes);
-                    return;
-                }
-            }
+            && *last == conn
+        {
+            tail.append(&mut bytes);
+            return;
         }
         self.push_event(node, core, Event::Received { conn, bytes });
     }
@@ -436,10 +436,10 @@ impl<M> State<M> {
     }
 
     fn forget_if_gone(&mut self, id: u64) {
-        if let Some(s) = self.streams.get(&id) {
-            if s.ends.iter().all(|e| e.state == EndState::Gone) {
-                self.streams.remove(&id);
-            }
+        if let Some(s) = self.streams.get(&id)
+            && s.ends.iter().all(|e| e.state == EndState::Gone)
+        {
+            self.forget(id);
         }
     }
 
@@ -491,7 +491,7 @@ impl<M> State<M> {
         s.dirs[side].queue.clear();
         let unread = had_waiting || !s.dirs[1 - side].flight.is_empty();
         if s.ends[1 - side].state == EndState::Gone {
-            self.streams.remove(&id);
+            self.forget(id);
         } else if tell && !s.dirs[side].shut {
             // A kernel that has bytes nobody will read resets the stream.
             if unread && self.net_rng.below(2) == 0 {
@@ -537,13 +537,19 @@ impl<M> State<M> {
         self.break_dir(id, 1);
     }
 
-    /// A connected stream ends, whoever ends it: what was in flight on the link may be lost.
-    fn link_lost(&self, id: u64) {
-        use super::fault::NodeIx;
-        if let Some(s) = self.streams.get(&id) {
-            if s.connected && s.ends.iter().any(|e| e.state == EndState::Open) {
-                self.history.link_lost(NodeIx(s.ends[0].node), NodeIx(s.ends[1].node));
-            }
+    /// A connected stream ends, whoever ends it: what is in flight may be lost, and so may be what
+    /// an end writes that has not heard of it.
+    fn link_lost(&mut self, id: u64) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let one_open = s.ends.iter().any(|e| e.state == EndState::Open);
+        if s.connected && one_open && s.lost.is_none() {
+            s.lost = Some(self.history.link_lost(NodeIx(s.ends[0].node), NodeIx(s.ends[1].node)));
+        }
+    }
+
+    fn forget(&mut self, id: u64) {
+        if let Some(Stream { lost: Some(trouble), .. }) = self.streams.remove(&id) {
+            self.history.over(trouble);
         }
     }
 

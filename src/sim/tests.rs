@@ -28,7 +28,7 @@ enum Mail {
         count: u64,
     },
     EndNow,
-    Listen(bool),
+    StopListening,
 }
 
 /// What toy cores saw, by node.
@@ -144,7 +144,7 @@ impl Toy {
             }
             Mail::Relay { to, count } => (0..count).for_each(|n| env.mail(to, Mail::Note(n))),
             Mail::EndNow => self.ended = true,
-            Mail::Listen(_) => env.stop_listening(),
+            Mail::StopListening => env.stop_listening(),
         }
     }
 }
@@ -276,7 +276,7 @@ fn dials_are_refused_where_nobody_listens() {
     let mut w = ToyWorld::new(5, &[1, 1], false);
     let nowhere: Endpoint = "tcp://127.9.9.9:9".parse().unwrap();
     w.post(0, 0, Mail::Dial { to: nowhere, chunks: vec![], close: None });
-    w.post(1, 0, Mail::Listen(false));
+    w.post(1, 0, Mail::StopListening);
     w.secs(1);
     w.dial(0, 1, vec![], None);
     w.secs(1);

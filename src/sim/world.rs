@@ -782,19 +782,19 @@ impl<M> State<M> {
 impl<M: Send + 'static> Drop for SimWorld<M> {
     /// When a test fails, says how to see it again.
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            if let Ok(state) = self.state.try_borrow() {
-                for line in state.trace.lines(LINES_ON_FAILURE) {
-                    eprintln!("  {line}");
-                }
-                eprintln!(
-                    "simulated world: seed {} failed at {} after {} steps, trace hash {:032x}",
-                    self.seed,
-                    state.now,
-                    state.trace.count(),
-                    state.trace.hash()
-                );
+        if std::thread::panicking()
+            && let Ok(state) = self.state.try_borrow()
+        {
+            for line in state.trace.lines(LINES_ON_FAILURE) {
+                eprintln!("  {line}");
             }
+            eprintln!(
+                "simulated world: seed {} failed at {} after {} steps, trace hash {:032x}",
+                self.seed,
+                state.now,
+                state.trace.count(),
+                state.trace.hash()
+            );
         }
         // What users wrote is dropped while nothing is borrowed.
         self.hosts.clear();
