@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::*;
 use crate::env::{ConnId, Endpoint, Env, Event, Planted, Post};
 use crate::error::ErrorKind;
+use crate::sim::*;
 use crate::store::memory::MemoryStore;
 use crate::time::Nanos;
 
