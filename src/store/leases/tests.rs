@@ -267,6 +267,15 @@ fn a_lease_counts_from_before_its_commit_was_sent() {
     one.answer(&world, Fate::Answered);
     let wanted = (sent_at + LEASE).minus(LEASE_ADMISSION_MARGIN);
     assert_eq!(one.view, LeaseView { admission_deadline: wanted, fenced: false });
+
+    world.go_to(one.wait_until);
+    one.step(&world, KeeperEvent::Timer);
+    let sent_at = world.now();
+    world.pass(Duration::from_millis(700));
+    one.answer(&world, Fate::Answered);
+    let wanted = (sent_at + LEASE).minus(LEASE_ADMISSION_MARGIN);
+    assert_eq!(one.view.admission_deadline, wanted);
+    assert_eq!(one.wait_until, sent_at + DEFAULT_LEASE_RENEW_INTERVAL);
 }
 
 /// Proves R0-6, R0-3.
