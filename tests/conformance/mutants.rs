@@ -82,7 +82,7 @@ impl Faulty {
                 NoTtl => *ttl = None,
                 TtlTooShort => *ttl = ttl.map(|ttl| ttl / 3),
                 TtlKeptByAPut if ttl.is_none() => {
-                    let read = self.inner.read(&[key.clone()], Duration::MAX);
+                    let read = self.inner.read(std::slice::from_ref(key), Duration::MAX);
                     let record = read.ok().and_then(|mut read| read.records.remove(0));
                     *ttl = record.and_then(|record| record.expires_in);
                 }
@@ -188,12 +188,10 @@ impl LocationStore for Faulty {
             _ => self.inner.scan(prefix, cursor, limit, budget)?,
         };
         match self.fault {
-            ScanRepeatsTheCursor => {
+            ScanRepeatsTheCursor if page.next.is_some() && page.records.len() > 1 => {
                 // The cursor stands before the last record of the page, not behind it.
-                if page.next.is_some() && page.records.len() > 1 {
-                    let (key, _) = &page.records[page.records.len() - 2];
-                    page.next = Some(Cursor([&b"M"[..], key].concat()));
-                }
+                let (key, _) = &page.records[page.records.len() - 2];
+                page.next = Some(Cursor([&b"M"[..], key].concat()));
             }
             ScanSkipsAfterTheCursor if cursor.is_some() && page.records.len() > 1 => {
                 page.records.remove(0);

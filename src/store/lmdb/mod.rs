@@ -274,7 +274,7 @@ impl LocationStore for LmdbStore {
             .turns
             .take(super::boottime() + budget)
             .map_err(|e| StoreError::Failed(format!("the store in {:?}: {e}", shared.dir)))?;
-        if shared.commits.fetch_add(1, Ordering::Relaxed) % READER_CHECK_EVERY == 0 {
+        if shared.commits.fetch_add(1, Ordering::Relaxed).is_multiple_of(READER_CHECK_EVERY) {
             shared.env.clear_stale_readers().map_err(|e| shared.failed(&e))?;
         }
         shared.write(batches, super::boottime())

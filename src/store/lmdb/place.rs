@@ -84,12 +84,12 @@ fn sweep(dir: &Path, keep: &Path) {
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
         let of_a_boot = name.strip_prefix(BOOT_PREFIX).is_some_and(is_boot_id);
-        if of_a_boot && path != keep {
-            if let Err(e) = fs::remove_dir_all(&path) {
-                if e.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!("the store of an earlier boot in {path:?} stays: {e}");
-                }
-            }
+        if of_a_boot
+            && path != keep
+            && let Err(e) = fs::remove_dir_all(&path)
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("the store of an earlier boot in {path:?} stays: {e}");
         }
     }
 }

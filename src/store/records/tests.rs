@@ -312,7 +312,8 @@ impl Rows {
     }
 
     fn row(&self) -> Option<Authority> {
-        let record = self.store.read(&[self.key.clone()], BUDGET).unwrap().records.remove(0)?;
+        let record =
+            self.store.read(std::slice::from_ref(&self.key), BUDGET).unwrap().records.remove(0)?;
         Some(Authority::decode(&self.key, &record.value).unwrap())
     }
 
