@@ -104,6 +104,7 @@ mod keepers;
 mod net;
 mod net_end;
 mod nodes;
+mod product;
 mod rng;
 mod state;
 mod stores;
@@ -128,6 +129,7 @@ pub use history::{
     ObjectIx, OpKey, OpKind, Operation, Recorder, Trouble, TroubleKind,
 };
 pub use nodes::{Built, NodeSpec, NodeStart};
+pub use product::{NodeWorld, SimNode};
 pub use rng::SimRng;
 pub use state::{CommitWatch, Tap};
 pub use task::{SimTime, Sleep, Task};
