@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! What concerns the embedded store alone: several processes, processes that die or stop in a
 //! write, directories that cannot be used.
 //!

@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! The suite finds what it is there to find: providers that each break one rule of the SPI.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! The suite, on every provider.
 
 use homing::location::LocationStore;
