@@ -1,2 +1,0 @@
-#![forbid(unsafe_code)]
-//! Creation of an object.
