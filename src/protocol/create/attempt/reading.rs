@@ -101,6 +101,7 @@ impl Attempt {
             None => self.existing(&row, shared, now, out),
             Some(number) if is_mine && number == self.number => {
                 self.generation = Some(row.authority.object_generation);
+                self.keep_type(Arc::from(&*row.authority.type_name), out);
                 self.run(row.authority.object_generation, row.version, shared, now, out);
             }
             Some(_) if is_mine => {
