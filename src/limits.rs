@@ -33,6 +33,10 @@ pub const WAITING_BUDGET_BYTES: u64 = 64 << 20;
 pub const LANE_WINDOW_BYTES: u32 = 1 << 20;
 /// The share of a lane's window, or of a core's budget, one object may hold: 1/4.
 pub const OBJECT_SHARE_DIVISOR: u32 = 4;
+/// Credit goes back at the latest this long after it came free, however little it is.
+pub const CREDIT_RETURN_DELAY: Duration = Duration::from_millis(1);
+/// The part of a window, 1/16, that goes back at once when so much came free.
+pub const CREDIT_RETURN_DIVISOR: u32 = 16;
 /// Bytes of local messages a core queues before its senders wait.
 pub const LOCAL_BUDGET_BYTES: u64 = 16 << 20;
 /// Largest frame accepted before a peer has proved who it is.
