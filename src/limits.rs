@@ -87,10 +87,6 @@ pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(2);
 pub const RECONNECT_MIN: Duration = Duration::from_millis(50);
 /// Longest pause before a lost peer is dialled again.
 pub const RECONNECT_MAX: Duration = Duration::from_secs(5);
-/// Returned credit is worth a record of its own from this share of the window on: 1/16.
-pub const CREDIT_RETURN_DIVISOR: u32 = 16;
-/// Returned credit is sent at the latest after this time.
-pub const CREDIT_RETURN_DELAY: Duration = Duration::from_millis(1);
 /// How long the Store may fail in a row while a node starts.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a node whose lease has lapsed looks whether it was renewed.

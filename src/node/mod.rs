@@ -38,6 +38,7 @@ pub(crate) mod simulated {
     pub(crate) use super::builder::Plan;
     pub(crate) use super::core::Core;
     pub(crate) use super::oneshot::{Taken, oneshot};
+    #[allow(unreachable_pub)] // the name a simulated world carries
     pub use super::operation::Mail;
     pub(crate) use super::start::{parts, report_mail};
     pub(crate) use super::{End, Shared};
