@@ -78,7 +78,7 @@ rules! {
     TextEmpty "text-empty" "A text has at least one byte.";
     TextTooLong "text-too-long" "A text has at most 255 bytes (65,535 for a store version).";
     TextUtf8 "text-utf8" "A text is strict UTF-8.";
-    TextNul "text-nul" "A text has no NUL.";
+    TextNul "text-nul" "A text has no NUL byte.";
     RidEmpty "rid-empty" "A routing id has at least one byte.";
     RidTooLong "rid-too-long" "A routing id has at most 255 bytes.";
     GenerationZero "generation-zero" "A generation or correlation is not 0.";
