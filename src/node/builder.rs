@@ -38,11 +38,14 @@ pub struct NodeBuilder {
     mesh: Result<MeshName>,
     rid: Option<Result<NodeRid>>,
     listen: Result<Endpoint>,
-    change: Vec<Box<dyn FnOnce(&mut Settings) + Send>>,
+    change: Vec<Change>,
     store: Option<Arc<dyn LocationStore>>,
     registry: Registry,
     errors: Vec<Error>,
 }
+
+/// One setting that was named, applied when all are known.
+type Change = Box<dyn FnOnce(&mut Settings) + Send>;
 
 /// A builder whose values have been checked.
 pub(crate) struct Plan {

@@ -7,7 +7,8 @@ mod counters;
 mod handles;
 mod oneshot;
 mod operation;
-mod real;
+#[doc(hidden)] // for the suite every driver runs; a program has no use for it
+pub mod real;
 mod settings;
 mod start;
 pub(crate) mod store_threads;
@@ -172,7 +173,6 @@ impl Drop for Inner {
 
 impl Node {
     /// Begins to describe a node of this mesh.
-    #[must_use]
     pub fn builder(mesh: &str) -> NodeBuilder {
         NodeBuilder::new(mesh)
     }

@@ -287,7 +287,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::Inbound { link, lane, bytes } => self.on_inbound(env, link, lane, &bytes),
             Mail::CreditReturned { link, lane, object, bytes } => {
                 if let Err(text) = self.on_credit_returned(link, lane, object, bytes) {
-                    self.to_core_zero(env, Mail::LaneLost { link, lane, reason: text });
+                    self.mail_core_zero(env, Mail::LaneLost { link, lane, reason: text });
                 }
                 self.pump_waiting_for_credit(env, link, lane);
             }

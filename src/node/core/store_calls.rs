@@ -215,7 +215,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         let is_own = row.node_generation == identity.node_generation
             && row.owner_lease_generation == identity.lease_generation;
-        (is_own && self.is_alive).then(|| OwnerSight {
+        (is_own && self.is_alive).then_some(OwnerSight {
             dead: None,
             lease: Some(SeenLease {
                 lease_generation: identity.lease_generation,
