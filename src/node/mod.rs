@@ -32,6 +32,18 @@ use counters::CoreCounters;
 use operation::Mail;
 use settings::Settings;
 
+/// What the simulated nodes are made of; the same parts as the real ones.
+#[cfg(feature = "sim")]
+pub(crate) mod simulated {
+    pub(crate) use super::builder::Plan;
+    pub(crate) use super::core::Core;
+    pub(crate) use super::oneshot::{Taken, oneshot};
+    #[allow(unreachable_pub)] // the name a simulated world carries
+    pub use super::operation::Mail;
+    pub(crate) use super::start::{parts, report_mail};
+    pub(crate) use super::{End, Shared};
+}
+
 /// What a lifecycle of the node is known by.
 pub(crate) struct Identity {
     pub(crate) node_generation: NodeGeneration,

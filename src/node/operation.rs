@@ -156,8 +156,10 @@ pub(crate) struct NodeSeen {
     pub(crate) actor_types: Arc<[String]>,
 }
 
-/// What cores of a node and its application threads send each other.
-pub(crate) enum Mail {
+/// What cores of a node and its application threads send each other. Public only as the name of
+/// what a simulated world carries; nobody can make or read one.
+#[allow(unreachable_pub, private_interfaces)]
+pub enum Mail {
     /// To the home core of the operation's key.
     Submit(Box<Operation>),
     /// The caller of the operation gave up.

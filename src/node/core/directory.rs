@@ -508,7 +508,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     operation.deadline,
                     None,
                 );
-                self.destroy_here(env, index, generation, ReplyTo::Local(correlation));
+                let to = ReplyTo::Local(correlation);
+                self.destroy_here(env, index, generation, to, operation.deadline);
                 return Tried::Done;
             }
             OpBody::Message { payload, metadata, is_request } => {

@@ -51,8 +51,6 @@ use store_calls::{NodeScan, StoreUse};
 enum Timer {
     /// Something parked for the id is due.
     Parked(ObjectKey),
-    /// The end of the id is to be looked at again.
-    Destroy(ObjectKey),
     /// A Store call is due.
     Store(u64),
 }
@@ -144,7 +142,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         };
         let times =
             create::CreateTimes { attempt: settings.create_timeout, store: settings.store_timeout };
-        let mut creator = create::Creator::new(me, times);
+        let mut creator = create::Creator::new(me.clone(), times);
         for fault in [Planted::RunTwoFactories, Planted::GuessLostCommit] {
             if env.planted(fault) {
                 creator.plant(fault);
@@ -169,7 +167,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             tickets: FixedMap::default(),
             objects: Objects::new(Cells::new(Arc::new(wake))),
             creations: creation::Creations::new(creator),
-            destroys: destroy::Destroys::default(),
+            destroys: destroy::Destroys::new(me, settings.store_timeout),
             generations: Allocator::new(generations),
             local_credit: CreditWindow::new(limits::LOCAL_BUDGET_BYTES),
             local_credit_returned: false,
@@ -237,7 +235,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return Nanos::ZERO;
         }
         let mut next = self.wheel.next_deadline().min(self.links.next_deadline());
-        next = next.min(self.creations.next_deadline());
+        next = next.min(self.creations.next_deadline()).min(self.destroys.next_deadline());
         next = next.min(self.requests.next_deadline().unwrap_or(Nanos::MAX));
         next = next.min(self.resolver.next_deadline().unwrap_or(Nanos::MAX));
         if let Some(zero) = &self.zero {
@@ -395,7 +393,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
         while let Some(token) = self.wheel.pop_due(self.now) {
             match self.timers.remove(token as usize) {
                 Timer::Parked(key) => self.expire_parked(env, &key),
-                Timer::Destroy(key) => self.tick_destroy(env, key),
                 Timer::Store(token) => self.expire_store(env, token),
             }
         }
@@ -409,6 +406,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         if self.creations.next_deadline() <= self.now {
             self.step_creator(env, crate::protocol::create::Event::Tick);
+        }
+        if self.destroys.next_deadline() <= self.now {
+            self.step_destroyer(env, crate::protocol::destroy::Event::Tick);
         }
         if self.links.next_deadline() <= self.now {
             self.poll_liveness(env);

@@ -81,10 +81,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
             .take(limits_per_round())
             .collect();
         for index in idle {
-            self.begin_close(env, index);
+            self.end_object(env, index);
         }
-        let is_done =
-            self.objects.len() == 0 && self.creations.is_empty() && !self.objects.is_busy();
+        let is_done = self.objects.len() == 0
+            && self.creations.is_empty()
+            && self.destroys.is_empty()
+            && !self.objects.is_busy();
         if is_done || is_late {
             self.finish(env);
         }

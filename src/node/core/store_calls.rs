@@ -282,10 +282,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 let text = format!("{key}: the Location Store did not answer in time");
                 slot.settle(Err(Error::unavailable(text)));
             }
-            Some(StoreUse::Destroy(step)) => {
-                let late = StoreError::Unknown("no answer in time".into());
-                self.on_destroy_store(env, step, StoreAnswer::Failed(late));
-            }
             Some(StoreUse::Nodes | StoreUse::Leases { .. }) => self.end_node_scan(env, false),
             Some(other) => {
                 self.store_uses.insert(token, other);

@@ -37,7 +37,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::commit::CommitOutcome;
+use crate::protocol::commit::CommitOutcome;
 pub use classify::{Answer, Classified, OwnerSight, Row, SeenLease, classify};
 pub use rows::{decode_owner, decode_row, owner_keys};
 pub use words::{Effect, Event, ReadId, ResolveCounters};

@@ -376,6 +376,17 @@ impl Net {
         true
     }
 
+    /// Breaks the streams of a link so that only `node` learns of it.
+    pub(super) fn lose_silently(&mut self, node: usize, link: LinkId) {
+        for conn in self.nodes[node].links[&link].lanes.clone().into_values() {
+            let (there, far) = self.remote(node, conn).unwrap();
+            self.nodes[there].ends.get_mut(&far).unwrap().remote = None;
+            self.nodes[node].ends.get_mut(&conn).unwrap().remote = None;
+        }
+        let reason = "timed out".to_owned();
+        self.event(node, PeerEvent::LaneLost { link, lane: 0, reason });
+    }
+
     /// Ends a node's process: all it had is closed, and nobody answers.
     pub(super) fn kill(&mut self, node: usize) {
         let conns: Vec<_> = self.nodes[node].ends.keys().copied().collect();
