@@ -159,7 +159,8 @@ pub(crate) struct Shown {
     pub(crate) id: String,
     pub(crate) generation: u64,
     pub(crate) rid: String,
-    pub(crate) operation: u128,
+    /// 128 bits in hex.
+    pub(crate) operation: String,
     pub(crate) metadata: Vec<(String, Vec<u8>)>,
     pub(crate) remaining_ms: Option<u64>,
     pub(crate) notes: Vec<u64>,
@@ -224,7 +225,7 @@ impl Handler<Show> for Probe {
             id: cx.id().to_string(),
             generation: cx.generation().get(),
             rid: cx.rid().to_string(),
-            operation: cx.operation_id().get(),
+            operation: cx.operation_id().to_string(),
             metadata: cx.metadata().iter().map(|(k, v)| (k.to_owned(), v.to_vec())).collect(),
             remaining_ms: cx.remaining().map(|left| left.as_millis() as u64),
             notes: self.notes.clone(),

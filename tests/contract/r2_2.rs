@@ -78,7 +78,6 @@ fn a_route_ends_with_its_owners_lease() {
     let mut setup = world.brief("caller");
     (setup.cache_ms, setup.follow_ms) = (Some(60_000), Some(70_000));
     setup.request_ms = Some(300);
-    setup.liveness_ms = None;
     let (node, _) = world.node(&setup);
     owner.create("a");
     node.note("a", 1).unwrap();
@@ -193,8 +192,12 @@ fn all_entries_go_when_the_store_recovered() {
     store.fail(false);
     until_a_miss(&node, &store, "a");
     until_a_miss(&node, &store, "b");
-    node.note("a", 3).unwrap();
-    assert_eq!(store.row_reads("a"), 2, "and the new entry stays");
+    // The core and the lease thread each see the Store come back; after that entries stay again.
+    eventually("a new entry to stay", || {
+        let before = store.row_reads("a");
+        (0..10).for_each(|_| assert!(node.note("a", 3).is_ok()));
+        (store.row_reads("a") == before).then_some(())
+    });
 }
 
 /// Proves R2.2-5.
@@ -273,7 +276,7 @@ fn a_hit_reads_nothing() {
         assert_eq!(node.sight("a"), Sight::ReadyRoute);
     }
     assert_eq!(store.all_row_reads(), all);
-    assert_eq!(node.count(Counter::CacheHits), 400);
+    assert!(node.count(Counter::CacheHits) >= 400);
     assert_eq!(owner.notes("a").len(), 401);
 }
 
@@ -407,8 +410,11 @@ fn resolving_has_four_answers() {
     assert_eq!(node.note("ready", 1), Ok(1));
     refused(node.note("missing", 1), ErrorKind::NotFound);
     refused(node.note("orphan", 1), ErrorKind::Unavailable);
-    // Only Missing may be created.
-    refused(node.make("orphan", None), ErrorKind::Unavailable);
+    // Only Missing may be created; what has an owner, dead or not, is not made again.
+    let counted = world.counted("orphan-runs");
+    let orphan = node.make("orphan", Some(&counted));
+    assert!(!matches!(orphan, Ok(super::command::Made::Created(_))), "{orphan:?}");
+    assert_eq!(world.runs(&counted), [""; 0]);
     assert!(matches!(node.make("missing", None), Ok(super::command::Made::Created(_))));
 }
 

@@ -49,6 +49,12 @@ impl World {
         self.path(name).to_str().expect("a temporary path is text").to_owned()
     }
 
+    /// A loopback endpoint nobody listens on.
+    pub(crate) fn free_tcp(&self) -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        format!("tcp://{}", listener.local_addr().expect("an address"))
+    }
+
     /// A gate's name that no other test of this process has.
     pub(crate) fn gate(&self, name: &str) -> String {
         format!("{}-{name}", self.serial)
