@@ -25,8 +25,6 @@ pub const MAX_MAX_FRAME_BYTES: u32 = 1 << 30;
 pub const MAX_LANES: u16 = 16;
 /// Cores per node at most.
 pub const MAX_CORES: u16 = 256;
-/// Routes the cache holds.
-pub const DEFAULT_ROUTE_CACHE_CAPACITY: usize = 65_536;
 /// Bytes of operations a core keeps waiting (resolving, for a link, for credit) at most.
 pub const WAITING_BUDGET_BYTES: u64 = 64 << 20;
 /// Bytes of credit a receiver grants per lane.

@@ -65,6 +65,7 @@ struct Parked {
 }
 
 /// What became of an attempt to submit.
+#[allow(clippy::large_enum_variant)] // moved once, from the stack into the FIFO
 enum Tried {
     /// Submitted or ended.
     Done,
@@ -210,7 +211,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             identity: PeerIdentity { rid, node_generation, key_id: entry.key_id.to_be_bytes() },
             endpoint: entry.endpoint.clone(),
         };
-        self.to_core_zero(env, Mail::Need(Box::new(descriptor)));
+        self.mail_core_zero(env, Mail::Need(Box::new(descriptor)));
     }
 
     /// Asks the resolver; the answer comes to the FIFO under the waiter's number.

@@ -32,7 +32,7 @@ fn an_intent_keeps_its_peer_connected_and_says_who_it_is() {
     let (link, info) = net.nodes[0].machine.link_to(&rid("b")).unwrap();
     assert_eq!((*view(&net).state == IntentState::Linked(link), info.intent), (true, Some(INTENT)));
     for _ in 0..4 {
-        net.cut(1);
+        net.cut(1, false);
         net.pass(RECONNECT_MAX * 2);
         net.assert_linked(0, 1);
     }
@@ -207,7 +207,7 @@ fn intents_for_one_node_share_its_link() {
     net.settle();
     assert!(!net.assert_linked(0, 1));
     net.pass(RECONNECT_MAX);
-    net.cut(0);
+    net.cut(0, false);
     net.pass(RECONNECT_MAX);
     assert!(net.assert_linked(0, 1));
     // Removing the one it was made for ends it.

@@ -139,6 +139,10 @@ fn a_link_that_flaps_is_dialled_less_and_less() {
     net.settle();
     net.assert_linked(0, 1);
     assert_eq!(net.nodes[0].need_failures.len(), failed);
+    // What it owed is forgotten: the next young loss is the first.
+    lose(&mut net);
+    net.event(0, PeerEvent::Need { descriptor: descriptor("b", 2) });
+    assert!(net.nodes[0].need_failures.last().unwrap().2.unwrap() <= longest_pause(1));
 }
 
 /// Nobody wants the link: nobody dials.
@@ -147,7 +151,7 @@ fn without_need_or_intent_a_lost_link_stays_down() {
     let mut net = alone();
     net.event(0, PeerEvent::Need { descriptor: descriptor("b", 2) });
     net.pass(RECONNECT_MAX);
-    net.cut(0);
+    net.cut(0, false);
     net.pass(RECONNECT_MAX * 10);
     assert!(net.nodes.iter().all(|n| n.links.is_empty() && n.machine.is_quiet()));
     assert_eq!(net.nodes[0].dials, 1);
@@ -217,9 +221,11 @@ fn a_dial_that_gave_way_is_not_forgotten_when_the_other_dies() {
     whole.settle();
     assert!(whole.assert_linked(0, 1));
     whole.assert_needs_answered();
-    while net.cut(0) {}
-    net.pass(HANDSHAKE_TIMEOUT * 2);
+    // Its end is told at once, without waiting for the timeout.
+    while net.cut(0, true) {}
+    net.settle();
     net.assert_needs_answered();
+    assert!(net.nodes.iter().all(|n| n.need_failures.len() == 1));
     net.event(1, PeerEvent::Need { descriptor: descriptor("a", 1) });
     net.pass(RECONNECT_MAX);
     net.assert_linked(0, 1);

@@ -112,7 +112,7 @@ fn run(net: &mut Net, acts: Vec<Act>) {
             Act::Deliver(n, cut) if net.choices() > 0 => net.deliver_cut(n % net.choices(), cut),
             Act::Deliver(..) => {}
             Act::Cut(n) => {
-                net.cut(n);
+                net.cut(n / 2, n % 2 == 0);
             }
             Act::Need(node) => {
                 net.event(node, PeerEvent::Need { descriptor: descriptors[node].clone() });
