@@ -78,6 +78,8 @@ fn a_route_ends_with_its_owners_lease() {
     let mut setup = world.brief("caller");
     (setup.cache_ms, setup.follow_ms) = (Some(60_000), Some(70_000));
     setup.request_ms = Some(300);
+    // The link outlasts the lease, so that it is the lease that ends the route.
+    setup.liveness_ms = None;
     let (node, _) = world.node(&setup);
     owner.create("a");
     node.note("a", 1).unwrap();

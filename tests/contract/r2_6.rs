@@ -117,8 +117,8 @@ fn a_killed_owner_leaves_its_actors_unavailable() {
     assert_eq!(bystander.counter(Counter::ObjectsCreated), 0);
 }
 
-/// An owner that ends in order takes its Actors with it: their ids are Missing at once, and the
-/// next call says so.
+/// An owner that ends in order takes its Actors with it: their ids are Missing at once. Who has a
+/// cached route is told Unavailable, at once as well, until that route ends.
 ///
 /// Proves R2.6-3, R2.2b-2.
 #[test]
@@ -139,10 +139,14 @@ fn an_owner_that_ends_in_order_leaves_nothing() {
         assert_eq!(pending.join().unwrap(), Ok(9), "a turn that ends in time answers");
         ending.end::<()>().unwrap();
     });
+    let (other, _) = world.node(&world.setup("other"));
     for id in ["a", "b"] {
-        let first = node.note(id, 2).unwrap_err();
-        assert!(matches!(first.kind(), ErrorKind::NotFound | ErrorKind::Unavailable), "{first}");
-        refused(node.note(id, 2), ErrorKind::NotFound);
+        assert_eq!(other.sight(id), Sight::Missing);
+        eventually("the cached route to end", || {
+            let e = node.note(id, 2).unwrap_err();
+            assert!(matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Unavailable), "{e}");
+            (e.kind() == ErrorKind::NotFound).then_some(())
+        });
         assert!(matches!(node.make(id, None), Ok(Made::Created(_))));
     }
 }

@@ -80,7 +80,6 @@ fn a_node_past_its_lease_goes_on_when_it_renewed() {
     });
     let shown = eventually("the owner to be back", || node.show("a").ok());
     assert_eq!((shown.generation, shown.notes), (made.generation, vec![1, 2]));
-    assert!(owner.counter(Counter::LeaseLapses) >= 1);
 }
 
 /// The Store fails for longer than a lease: the cluster pauses and loses nothing.
