@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use homing::location::LocationStore;
 use homing::{Counter, ErrorKind, block_on};
 
 use super::command::{Command, Made, Said, Sight};
 use super::eventually::eventually;
 use super::probe::{Make, Outcome};
+use super::watched::Watched;
 use super::world::{Asks, Child, World, refused};
 
 type Answers = Vec<Result<Made, Said>>;
@@ -121,58 +123,71 @@ fn a_rejected_or_failed_factory_leaves_nothing() {
     }
 }
 
-/// The creator's process is killed inside its factory. Its Creating row answers Unavailable until
-/// its lease is seen lapsed; then the next call clears it and makes the Actor.
-///
-/// Proves R2.2-3, R2.6-2, R2.2b-2.
-#[test]
-fn a_creator_that_dies_in_its_factory_is_cleared_after_its_lease() {
-    let world = World::new();
+/// A creator's process killed inside its factory, with a row of its that nobody else touches.
+fn die_in_a_factory(world: &World) -> Make {
     let mut dying = world.child(&world.brief("dying"));
-    let other = world.child(&world.brief("other"));
-    let (node, store) = world.node(&world.brief("caller"));
     let gate = world.gate("factory");
     let make = Make { gate: gate.clone(), ..world.counted("runs") };
     let making = dying.begin(Child::creation("a", Some(&make)));
     dying.await_waiting(&gate, 1);
     dying.kill();
     drop(making);
-    let lease = vec![homing::store::records::lease_key(&dying.node_rid())];
+    make
+}
+
+/// Whether something stands in the Store under this key.
+fn stands(store: &Watched, key: Vec<u8>) -> bool {
+    store.read(&[key], Duration::from_secs(5)).unwrap().records[0].is_some()
+}
+
+/// The creator's process is killed inside its factory. Its row stands until somebody calls after its
+/// lease has lapsed; that call clears it and makes the Actor.
+///
+/// Proves R2.2-3, R2.6-2, R2.2b-2.
+#[test]
+fn a_creator_that_dies_in_its_factory_is_cleared_by_the_next_creator() {
+    let world = World::new();
+    let make = die_in_a_factory(&world);
+    let other = world.child(&world.brief("other"));
+    let store = world.store();
     eventually("the dead creator's lease to end", || {
-        assert_eq!(node.sight("a"), Sight::Unavailable);
-        refused(node.note("a", 1), ErrorKind::Unavailable);
-        let read = homing::location::LocationStore::read(&store, &lease, Duration::from_secs(5));
-        read.unwrap().records[0].is_none().then_some(())
+        (!stands(&store, b"lease/dying".to_vec())).then_some(())
     });
-    // It is cleared by a call and not by time. A creator has to have seen the lease lapsed; until
-    // then it is told that the id is not its to make.
-    assert_eq!(node.sight("a"), Sight::Unavailable);
+    assert!(stands(&store, b"actor/a".to_vec()), "it is cleared by a call and not by time");
     let counted = world.counted("later-runs");
     let made = eventually("a creator to have seen the lease lapsed", || {
-        let command = Command::Create {
-            id: "a".into(),
-            make: Some(counted.clone()),
-            type_name: "probe".into(),
-            on: None,
-            timeout_ms: Some(400),
-        };
-        match other.try_ask::<Made>(command) {
+        match other.make("a", Some(&counted)) {
             Ok(made) => Some(made),
-            Err(e) => {
-                let kinds = [ErrorKind::Unavailable, ErrorKind::DeadlineExceeded];
-                assert!(kinds.contains(&e.kind()), "{e}");
-                None
-            }
+            Err(e) if e.kind() == ErrorKind::Unavailable => None,
+            Err(e) => panic!("{e}"),
         }
     });
-    let made = match made {
-        Made::Created(made) | Made::Existing(made) => made,
-        Made::Rejected(text) => panic!("{text}"),
-    };
+    let Made::Created(made) = made else { panic!("{made:?}") };
     assert_eq!(made.rid, "other");
     assert_eq!(world.runs(&make).len(), 1);
     assert_eq!(world.runs(&counted), [format!("other {}", made.generation)]);
-    assert_eq!(node.note("a", 1), Ok(1));
+    assert_eq!(other.show("a").generation, made.generation);
+}
+
+/// The same, met by messages: Unavailable as long as the lease stands, NotFound after it.
+///
+/// Proves R2.2-3, R2.2b-1, R2.2b-2.
+#[test]
+fn a_creator_that_dies_in_its_factory_is_unavailable_until_its_lease_lapsed() {
+    let world = World::new();
+    let make = die_in_a_factory(&world);
+    let (node, store) = world.node(&world.brief("caller"));
+    eventually("a message to find the row cleared", || {
+        let (sight, e) = (node.sight("a"), node.note("a", 1).unwrap_err());
+        if stands(&store, b"lease/dying".to_vec()) {
+            assert_eq!((sight, e.kind()), (Sight::Unavailable, ErrorKind::Unavailable), "{e}");
+        }
+        assert!(matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::NotFound), "{e}");
+        (e.kind() == ErrorKind::NotFound).then_some(())
+    });
+    assert!(!stands(&store, b"actor/a".to_vec()));
+    assert_eq!(node.count(Counter::ObjectsCreated), 0);
+    assert_eq!(world.runs(&make).len(), 1);
 }
 
 /// A creator that was stopped beyond its lease comes back when another node has made the Actor: its
