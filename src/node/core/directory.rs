@@ -25,7 +25,7 @@ use crate::time::Nanos;
 use crate::wire::{self, ActorSource, Body, FrameParts, MessageForm, ObjectMessage, Record};
 
 /// What an operation at the head of its FIFO waits for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Wait {
     /// Others before it.
     Behind,
@@ -159,13 +159,15 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         self.directory.parked_bytes += bytes;
         let timer = self.set_timer(operation.deadline, super::Timer::Parked(key.clone()));
-        self.register_wait(env, &key, &wait);
+        // In the FIFO first: core 0 may answer a need at once, and then looks for who waits.
+        let registered = wait.clone();
         let fifo = self.directory.fifos.entry(key.clone()).or_default();
         if env.planted(Planted::DropFifoWhileResolving) {
             fifo.push_front(Parked { operation, wait, timer });
         } else {
             fifo.push_back(Parked { operation, wait, timer });
         }
+        self.register_wait(env, &key, &registered);
     }
 
     /// Puts the id where what it waits for will look for it.
@@ -248,9 +250,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     self.cancel_timer(timer);
                 }
                 Tried::Wait(operation, wait) => {
-                    self.register_wait(env, key, &wait);
+                    // As in `park`: in the FIFO before anybody can answer.
+                    let registered = wait.clone();
                     let fifo = self.directory.fifos.entry(key.clone()).or_default();
                     fifo.push_front(Parked { operation, wait, timer });
+                    self.register_wait(env, key, &registered);
                     return;
                 }
             }

@@ -352,6 +352,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
         timeout: std::time::Duration,
         slot: super::oneshot::Settler<Resolution>,
     ) {
+        let here = self.objects.index(&key).map(|index| self.objects.objects[index].state);
+        if here == Some(objects::State::Closing) {
+            // R2.2b-2: its row stands until the cleaning up is over.
+            slot.settle(Resolution::Unavailable);
+            return;
+        }
         if let Some(route) = self.routes.lookup(&key, self.now) {
             slot.settle(Resolution::ReadyRoute(route.info()));
             self.count(Counter::CacheHits, 1);
