@@ -7,9 +7,7 @@ use homing::ids::{ActorId, ActorRef, MeshName, NodeRid, ObjectGeneration};
 use homing::{CreateOutcome, Error, ErrorKind, NodeBuilder, Resolution};
 use serde::{Deserialize, Serialize};
 
-use super::probe::{
-    Ask, Explode, Fail, Hold, Make, Note, Other, Probe, RAW, Show,
-};
+use super::probe::{Ask, Explode, Fail, Hold, Make, Note, Other, Probe, RAW, Show};
 
 /// The settings of a node of the tests. What is `None` keeps its default.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -31,6 +29,8 @@ pub(crate) struct Setup {
     pub(crate) create_ms: Option<u64>,
     pub(crate) store_ms: Option<u64>,
     pub(crate) max_frame: Option<u32>,
+    /// The Store fails after so many commits.
+    pub(crate) fail_after_commits: Option<usize>,
     /// Hosts no `Probe`.
     pub(crate) hosts_nothing: bool,
     pub(crate) hosts_other: bool,
@@ -179,25 +179,53 @@ pub(crate) enum Command {
     /// The connection on which the child's life depends.
     Attach,
     Start(Setup),
-    /// Tries to start, and says how many descriptors and threads there are before and after.
+    /// Tries to start, and says what the attempt left behind.
     StartInVain(Setup),
-    Create { id: String, make: Option<Make>, type_name: String, on: Option<String>, timeout_ms: Option<u64> },
+    Create {
+        id: String,
+        make: Option<Make>,
+        type_name: String,
+        on: Option<String>,
+        timeout_ms: Option<u64>,
+    },
     /// As many creations of one id at once as `times` says.
-    CreateAtOnce { id: String, make: Make, times: usize },
-    Note { id: String, number: u64, is_request: bool },
-    Show { id: String },
+    CreateAtOnce {
+        id: String,
+        make: Make,
+        times: usize,
+    },
+    Note {
+        id: String,
+        number: u64,
+        is_request: bool,
+    },
+    Show {
+        id: String,
+    },
     Hold(String, Hold),
     Ask(String, Ask),
-    Find { id: String },
-    Resolve { id: String },
+    Find {
+        id: String,
+    },
+    Resolve {
+        id: String,
+    },
     Destroy(Ref),
-    Counter { label: String },
+    Counter {
+        label: String,
+    },
     Closes,
     /// Actor rows read so far.
     RowReads,
-    OpenGate { name: String },
-    WaitingAt { name: String },
-    Shutdown { deadline_ms: u64 },
+    OpenGate {
+        name: String,
+    },
+    WaitingAt {
+        name: String,
+    },
+    Shutdown {
+        deadline_ms: u64,
+    },
 }
 
 /// An error as JSON.
@@ -219,17 +247,9 @@ impl From<Said> for Error {
     }
 }
 
-/// What a start in vain left.
+/// What a start in vain said, and which descriptors and threads it left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Vain {
     pub(crate) error: Said,
-    pub(crate) before: Footprint,
-    pub(crate) after: Footprint,
-}
-
-/// Descriptors and threads of a process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Footprint {
-    pub(crate) descriptors: Vec<String>,
-    pub(crate) threads: Vec<String>,
+    pub(crate) left: Vec<String>,
 }

@@ -193,7 +193,7 @@ fn a_creator_that_dies_in_its_factory_is_unavailable_until_its_lease_lapsed() {
 /// A creator that was stopped beyond its lease comes back when another node has made the Actor: its
 /// own attempt changes nothing of it.
 ///
-/// Proves R2.6-2, R5-2.
+/// Proves R2.6-2.
 #[test]
 fn a_creator_that_comes_back_late_changes_nothing() {
     let world = World::new();
@@ -226,9 +226,12 @@ fn a_creator_that_comes_back_late_changes_nothing() {
         }
     }
     assert_eq!(other.show("a").generation, standing.generation);
-    assert_eq!(eventually("the late node to see it", || {
-        late.try_ask::<u64>(Command::Note { id: "a".into(), number: 1, is_request: true }).ok()
-    }), 1);
+    assert_eq!(
+        eventually("the late node to see it", || {
+            late.try_ask::<u64>(Command::Note { id: "a".into(), number: 1, is_request: true }).ok()
+        }),
+        1
+    );
     assert_eq!(other.notes("a"), [1]);
     assert_eq!(late.counter(Counter::ObjectsCreated), 0);
 }
@@ -252,7 +255,11 @@ fn creation_finds_what_exists_and_where_it_may_live() {
     let Made::Created(made) = made else { panic!("{made:?}") };
     assert!(["host", "second"].contains(&made.rid.as_str()), "{made:?}");
     for _ in 0..3 {
-        for found in [node.make("a", Some(&make)), host.make("a", Some(&make)), second.make("a", Some(&make))] {
+        for found in [
+            node.make("a", Some(&make)),
+            host.make("a", Some(&make)),
+            second.make("a", Some(&make)),
+        ] {
             assert_eq!(found, Ok(Made::Existing(made.clone())));
         }
     }

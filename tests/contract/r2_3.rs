@@ -14,7 +14,7 @@ use super::world::{Asks, Child, World, refused};
 /// Peers named by hand: one where nobody listens, one where somebody listens who is no node, one
 /// that is a node of another Store. The node starts, and none of them is a place for anything.
 ///
-/// Proves R2.3-1, R2.3-3.
+/// Proves R2.3-1.
 #[test]
 fn a_configured_endpoint_proves_nothing() {
     let (world, elsewhere) = (World::new(), World::new());
@@ -54,7 +54,9 @@ fn a_configured_endpoint_that_the_store_confirms_is_linked() {
     let mut setup = world.setup("caller");
     setup.peers = vec![owner.endpoint.clone()];
     let (node, _) = world.node(&setup);
-    eventually("the link to come up by itself", || (node.count(Counter::LinksUp) == 1).then_some(()));
+    eventually("the link to come up by itself", || {
+        (node.count(Counter::LinksUp) == 1).then_some(())
+    });
     owner.create("a");
     node.note("a", 1).unwrap();
     assert_eq!(node.count(Counter::LinksUp), 1, "one link serves both");

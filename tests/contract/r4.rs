@@ -106,6 +106,43 @@ fn a_request_inside_a_turn_resumes_that_turn() {
     assert_eq!(right.notes("asked"), [1]);
 }
 
+/// A turn gives up on its request, its Actor is destroyed and made anew, and the new incarnation asks
+/// the same: the old reply, when it comes, is nobody's.
+///
+/// Proves R4-3, R4-6.
+#[test]
+fn an_old_reply_never_reaches_a_new_incarnation() {
+    let world = World::new();
+    let left = world.child(&world.setup("left"));
+    let right = world.child(&world.setup("right"));
+    let (node, _) = world.node(&world.setup("caller"));
+    let (old, new) = (world.gate("old"), world.gate("new"));
+    let first = left.create("asker");
+    right.create("asked");
+    let given_up = node.ask("asker", Ask { timeout_ms: 300, ..ask(1, "asked", &old) }).unwrap();
+    let (kind, text) = given_up.reply.unwrap_err();
+    assert_eq!(ErrorKind::from_wire(kind), Some(ErrorKind::DeadlineExceeded), "{text}");
+    right.await_waiting(&old, 1);
+    left.destroy(&first).unwrap();
+    let second = left.create("asker");
+    std::thread::scope(|s| {
+        let asking = s.spawn(|| node.ask("asker", ask(2, "asked", &new)));
+        eventually("the new request to be there", || {
+            (right.counter(Counter::AdmittedRemote) == 2).then_some(())
+        });
+        right.open_gate(&old);
+        eventually("the old reply to come", || {
+            (left.counter(Counter::RepliesLate) == 1).then_some(())
+        });
+        right.await_waiting(&new, 1);
+        assert!(!asking.is_finished());
+        right.open_gate(&new);
+        let asked = asking.join().unwrap().unwrap();
+        assert_eq!((asked.reply, asked.generation_after), (Ok(2), second.generation));
+    });
+    assert_eq!(left.notes("asker"), [2, 1002]);
+}
+
 /// A turn that asks itself would wait for its own end: it is told so at once.
 ///
 /// Proves R4-3.
@@ -174,12 +211,11 @@ fn a_failure_is_a_structured_answer() {
             assert_eq!(e.text(), text);
         }
     }
-    let text = refused(node.actor("a").request(garbage("probe.hold")).wait(), ErrorKind::ProtocolError);
+    let text =
+        refused(node.actor("a").request(garbage("probe.hold")).wait(), ErrorKind::ProtocolError);
     assert!(text.contains("probe.hold") && text.contains("32 bytes"), "{text}");
-    let text = refused(
-        node.actor("a").request(super::probe::Unknown {}).wait(),
-        ErrorKind::NotFound,
-    );
+    let text =
+        refused(node.actor("a").request(super::probe::Unknown {}).wait(), ErrorKind::NotFound);
     assert!(text.contains("probe.unknown") && text.contains("\"probe\""), "{text}");
     assert_eq!(node.note("a", 1), Ok(1), "the Actor goes on");
     // A panic tears the state: the Actor is closed, its queue told, its id free again.
@@ -270,11 +306,9 @@ fn a_given_up_request_is_over() {
     owner.create("a");
     let gate = world.gate("turn");
     let polled = async {
-        let mut request = std::pin::pin!(
-            std::future::IntoFuture::into_future(
-                node.actor("a").request(Hold { number: 1, gate: gate.clone() })
-            )
-        );
+        let mut request = std::pin::pin!(std::future::IntoFuture::into_future(
+            node.actor("a").request(Hold { number: 1, gate: gate.clone() })
+        ));
         std::future::poll_fn(|cx| {
             let is_pending = std::future::Future::poll(request.as_mut(), cx).is_pending();
             std::task::Poll::Ready(is_pending)
@@ -411,7 +445,10 @@ fn a_silent_peer_holds_up_nobody_else() {
         }
         for request in waiting {
             let e = request.join().unwrap().unwrap_err();
-            assert!(matches!(e.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable), "{e}");
+            assert!(
+                matches!(e.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable),
+                "{e}"
+            );
         }
     });
     assert_eq!(lively.notes("l").len(), 201);

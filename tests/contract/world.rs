@@ -49,6 +49,11 @@ impl World {
         self.path(name).to_str().expect("a temporary path is text").to_owned()
     }
 
+    /// The world's directory as text.
+    pub(crate) fn dir(&self) -> String {
+        self.file("").trim_end_matches('/').to_owned()
+    }
+
     /// A loopback endpoint nobody listens on.
     pub(crate) fn free_tcp(&self) -> String {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -72,11 +77,7 @@ impl World {
 
     /// As [`World::setup`], for tests that wait for a lease to lapse or a dead peer to be missed.
     pub(crate) fn brief(&self, rid: &str) -> Setup {
-        Setup {
-            lease_ms: Some((3_000, 600)),
-            liveness_ms: Some((400, 1_500)),
-            ..self.setup(rid)
-        }
+        Setup { lease_ms: Some((3_000, 600)), liveness_ms: Some((400, 1_500)), ..self.setup(rid) }
     }
 
     /// A child process without a node.
@@ -149,13 +150,7 @@ impl Child {
         });
         let asked = tell(&attached, &Command::Attach).expect("the child listens");
         hear(asked).expect("the child is attached");
-        Self {
-            process,
-            socket,
-            _attached: attached,
-            rid: rid.to_owned(),
-            endpoint: String::new(),
-        }
+        Self { process, socket, _attached: attached, rid: rid.to_owned(), endpoint: String::new() }
     }
 
     /// Gives a command; its answer is taken later.
