@@ -176,8 +176,9 @@ fn footprint() -> Vec<String> {
     };
     let descriptors = names("/proc/self/fd", |path| {
         let target = std::fs::read_link(path).ok()?.display().to_string();
-        // The directory that is being read is itself open.
-        (!target.contains("/fd")).then_some(target)
+        // The directory that is being read is itself open; and a file of another test, inherited by
+        // chance, may be deleted meanwhile.
+        (!target.contains("/fd")).then(|| target.trim_end_matches(" (deleted)").to_owned())
     });
     let threads = names("/proc/self/task", |path| {
         let name = std::fs::read_to_string(path.join("comm")).ok()?;

@@ -62,7 +62,8 @@ impl Setup {
         if let Some((probe, lost)) = self.liveness_ms {
             b = b.liveness_interval(ms(probe)).liveness_timeout(ms(lost));
         }
-        let times: [(Option<u64>, fn(NodeBuilder, Duration) -> NodeBuilder); 6] = [
+        type Set = fn(NodeBuilder, Duration) -> NodeBuilder;
+        let times: [(Option<u64>, Set); 6] = [
             (self.cache_ms, NodeBuilder::route_cache_max_age),
             (self.follow_ms, NodeBuilder::message_follow_duration),
             (self.request_ms, NodeBuilder::request_timeout),
