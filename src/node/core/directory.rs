@@ -597,6 +597,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let Some((link, state)) = self.links.to_node(&fence.rid, fence.node_generation) else {
             if let Some(text) = self.need_has_failed(&fence.rid, fence.node_generation) {
                 let why = format!("{key}: its owner {} is not connected: {text}", fence.rid);
+                // The next call asks the Store who owns it now.
+                self.forget_route(env, &key, route);
                 self.settle(env, operation.waiter, Err(Error::unavailable(why)));
                 return Tried::Done;
             }
