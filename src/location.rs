@@ -201,14 +201,14 @@ pub fn check_batch(batch: &Batch) -> Result<(), StoreError> {
     for (at, write) in batch.writes.iter().enumerate() {
         let key = write.key();
         check_key(key)?;
-        if let Write::Put { value, .. } = write {
-            if value.len() > MAX_VALUE_BYTES {
-                return Err(StoreError::Failed(format!(
-                    "the value for key \"{}\" has {} bytes; a value has at most {MAX_VALUE_BYTES}",
-                    key.escape_ascii(),
-                    value.len()
-                )));
-            }
+        if let Write::Put { value, .. } = write
+            && value.len() > MAX_VALUE_BYTES
+        {
+            return Err(StoreError::Failed(format!(
+                "the value for key \"{}\" has {} bytes; a value has at most {MAX_VALUE_BYTES}",
+                key.escape_ascii(),
+                value.len()
+            )));
         }
         if batch.writes[..at].iter().any(|earlier| earlier.key() == key) {
             return Err(StoreError::Failed(format!(

@@ -12,7 +12,7 @@ use crate::ids::{
 };
 use crate::object::{Metadata, Payload};
 use crate::protocol::peer::{LinkId, LinkInfo, PeerDescriptor};
-use crate::route::{NodeEntry, Resolution};
+use crate::route::{NodeEntry, Resolution, RouteLifetimes};
 use crate::time::Nanos;
 
 /// How an operation ended: a reply's payload, nothing, or an error.
@@ -156,8 +156,10 @@ pub(crate) struct NodeSeen {
     pub(crate) actor_types: Arc<[String]>,
 }
 
-/// What cores of a node and its application threads send each other.
-pub(crate) enum Mail {
+/// What cores of a node and its application threads send each other. Public only as the name of
+/// what a simulated world carries; nobody can make or read one.
+#[allow(unreachable_pub, private_interfaces)]
+pub enum Mail {
     /// To the home core of the operation's key.
     Submit(Box<Operation>),
     /// The caller of the operation gave up.
@@ -207,7 +209,7 @@ pub(crate) enum Mail {
     /// Read an authority row for an application thread.
     Find { key: ObjectKey, timeout: Duration, slot: Settler<Result<Option<ActorRef>>> },
     /// To all: new cache age and follow duration.
-    Configure { route_cache_max_age: Duration, message_follow_duration: Duration },
+    Configure(RouteLifetimes),
     /// To all: stop taking in, end what is pending by then; `Stopped` says that it is done.
     Shutdown { deadline_in: Duration, slot: Settler<()> },
     /// To all: end at once.

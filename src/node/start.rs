@@ -22,6 +22,7 @@ use crate::exec::cells::panic_text;
 use crate::ids::{ObjectHash, ObjectKind};
 use crate::limits;
 use crate::location::LocationStore;
+use crate::object::Registry;
 use crate::protocol::peer::{PeerConfig, PeerIdentity, Peers};
 use crate::store::leases::{Keeper, KeeperConfig, Started, StoreHealth};
 use crate::store::records::NodeDescriptor;
@@ -37,7 +38,7 @@ pub(super) fn random_u64() -> u64 {
 }
 
 /// The machine that keeps this node's lease.
-pub(super) fn keeper(settings: &Settings, random: [u64; 3]) -> Keeper {
+fn keeper(settings: &Settings, random: [u64; 3]) -> Keeper {
     Keeper::new(KeeperConfig {
         rid: settings.rid.clone(),
         lease_duration: settings.lease_duration,
@@ -50,7 +51,7 @@ pub(super) fn keeper(settings: &Settings, random: [u64; 3]) -> Keeper {
 }
 
 /// What the node says about itself in handshakes.
-pub(super) fn peers(
+fn peers(
     settings: &Settings,
     started: &Started,
     endpoint: &Endpoint,
@@ -70,22 +71,22 @@ pub(super) fn peers(
         max_frame_bytes: settings.max_frame_bytes,
         lane_window_bytes: settings.lane_window_bytes,
         hash_seed_check: ObjectHash::of(started.hash_seed, ObjectKind::Actor, "homing").low(),
-        route_cache_max_age: settings.route_cache_max_age,
-        message_follow_duration: settings.message_follow_duration,
+        route_cache_max_age: settings.lifetimes.max_age,
+        message_follow_duration: settings.lifetimes.follow_duration,
         advertised: Some(endpoint.to_string()),
     };
     Peers::new(config, seed)
 }
 
 /// The node's descriptor in the Store.
-pub(super) fn descriptor(
+fn descriptor(
     settings: &Settings,
     started: &Started,
     endpoint: &Endpoint,
     key_id: [u8; 16],
     actor_types: Vec<String>,
 ) -> NodeDescriptor {
-    let follow_ms = settings.message_follow_duration.as_millis();
+    let follow_ms = settings.lifetimes.follow_duration.as_millis();
     NodeDescriptor {
         rid: settings.rid.clone(),
         mesh: settings.mesh.clone(),
@@ -100,7 +101,7 @@ pub(super) fn descriptor(
 }
 
 /// What a lifecycle is known by, from what the keeper found.
-pub(super) fn identity(started: &Started, endpoint: &Endpoint) -> Identity {
+fn identity(started: &Started, endpoint: &Endpoint) -> Identity {
     Identity {
         node_generation: started.node_generation,
         lease_generation: started.owner_lease_generation,
@@ -112,7 +113,7 @@ pub(super) fn identity(started: &Started, endpoint: &Endpoint) -> Identity {
 
 /// The mail that tells every core what the lease thread reported; `None` for what only the start
 /// and the end wait for.
-pub(super) fn report_mail(report: &LeaseReport) -> Option<fn(&LeaseReport) -> Mail> {
+pub(crate) fn report_mail(report: &LeaseReport) -> Option<fn(&LeaseReport) -> Mail> {
     match report {
         LeaseReport::Health(StoreHealth::Up) => Some(|_| Mail::StoreRecovered),
         LeaseReport::Fenced(_) => Some(|report| match report {
@@ -121,6 +122,29 @@ pub(super) fn report_mail(report: &LeaseReport) -> Option<fn(&LeaseReport) -> Ma
         }),
         _ => None,
     }
+}
+
+/// What a lifecycle is made of beside its cores and doors.
+pub(crate) struct Parts {
+    pub(crate) peers: Peers,
+    pub(crate) descriptor: NodeDescriptor,
+    pub(crate) identity: Identity,
+}
+
+/// Makes the parts; `seed` and `key_id` are random.
+pub(crate) fn parts(
+    settings: &Settings,
+    registry: &Registry,
+    started: &Started,
+    endpoint: &Endpoint,
+    key_id: [u8; 16],
+    seed: [u8; 32],
+) -> Result<Parts> {
+    Ok(Parts {
+        peers: peers(settings, started, endpoint, key_id, seed)?,
+        descriptor: descriptor(settings, started, endpoint, key_id, registry.names()),
+        identity: identity(started, endpoint),
+    })
 }
 
 type Poster = Arc<dyn Post<Mail>>;
@@ -222,7 +246,7 @@ pub(super) fn start(plan: Plan) -> Result<Node> {
 
 fn start_cores(
     settings: Settings,
-    registry: crate::object::Registry,
+    registry: Registry,
     store: Arc<dyn LocationStore>,
     lease: &Arc<Lease>,
     started: &Started,
@@ -239,26 +263,25 @@ fn start_cores(
         let (admission_deadline, fenced) = cell.load();
         LeaseView { admission_deadline, fenced }
     });
-    let parts = RealParts {
+    let real_parts = RealParts {
         cores: settings.cores,
         listener: Some(listener),
         submit_store,
         read_lease,
         idle: settings.idle,
     };
-    let node: RealNode<Mail> = RealNode::new(parts)?;
+    let node: RealNode<Mail> = RealNode::new(real_parts)?;
     spawn_store_thread(store, job_queue, node.deliver_store.clone())?;
 
     let [a, b, seed @ ..] = real::random_words::<6>()?;
     let key_id = (u128::from(a) << 64 | u128::from(b)).to_be_bytes();
     let mut seed_bytes = [0; 32];
     seed_bytes.chunks_mut(8).zip(seed).for_each(|(c, w)| c.copy_from_slice(&w.to_be_bytes()));
-    let mut peers = Some(peers(&settings, started, &endpoint, key_id, seed_bytes)?);
-    let descriptor = descriptor(&settings, started, &endpoint, key_id, registry.names());
+    let parts = parts(&settings, &registry, started, &endpoint, key_id, seed_bytes)?;
+    let mut peers = Some(parts.peers);
     let cores = settings.cores;
     let poster = node.poster.clone();
-    let shared =
-        Arc::new(Shared::new(settings, identity(started, &endpoint), registry, poster.clone()));
+    let shared = Arc::new(Shared::new(settings, parts.identity, registry, poster.clone()));
     let _ = lease.cores.set((poster.clone(), cores));
 
     let mut threads = Threads { shared: shared.clone(), cores: Vec::new(), lease: lease.clone() };
@@ -278,7 +301,7 @@ fn start_cores(
             }
         }
     }
-    if let Err(e) = lease.publish(descriptor) {
+    if let Err(e) = lease.publish(parts.descriptor) {
         threads.stop_cores();
         return Err(e);
     }

@@ -278,3 +278,331 @@ fn call_one(store: &dyn LocationStore, op: StoreOp, budget: Duration) -> StoreAn
 fn now() -> Nanos {
     crate::store::boottime()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{MeshName, NodeRid};
+    use crate::location::{Batch, BatchOutcome, Cursor, Key, ReadAnswer, ScanPage, Write};
+    use crate::store::leases::KeeperConfig;
+    use crate::store::memory::MemoryStore;
+    use crate::store::records::{OwnerRecord, lease_key, node_key, owner_key, release_dead_owner};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Long enough that only a hang meets it.
+    const HANG: Duration = Duration::from_secs(60);
+    const FAR: Nanos = Nanos::MAX;
+
+    /// A memory store whose reads wait at a gate, that counts calls and panics on demand.
+    #[derive(Clone)]
+    struct Gated {
+        inner: MemoryStore,
+        gate: flume::Receiver<()>,
+        entered: flume::Sender<usize>,
+        panics: Arc<AtomicUsize>,
+    }
+
+    impl Gated {
+        /// The store, what lets one read through per message, and what tells each read's size.
+        fn new() -> (Self, flume::Sender<()>, flume::Receiver<usize>) {
+            let (open, gate) = flume::unbounded();
+            let (entered, sizes) = flume::unbounded();
+            let panics = Arc::default();
+            (Self { inner: MemoryStore::new(), gate, entered, panics }, open, sizes)
+        }
+
+        fn maybe_panic(&self) {
+            let left = self.panics.load(Ordering::Relaxed);
+            if left > 0 {
+                self.panics.store(left - 1, Ordering::Relaxed);
+                panic!("planted");
+            }
+        }
+    }
+
+    impl LocationStore for Gated {
+        fn read(&self, keys: &[Key], budget: Duration) -> Result<ReadAnswer, StoreError> {
+            self.maybe_panic();
+            let _ = self.entered.send(keys.len());
+            let _ = self.gate.recv();
+            self.inner.read(keys, budget)
+        }
+        fn commit(
+            &self,
+            batches: &[Batch],
+            budget: Duration,
+        ) -> Result<Vec<BatchOutcome>, StoreError> {
+            self.maybe_panic();
+            self.inner.commit(batches, budget)
+        }
+        fn scan(
+            &self,
+            prefix: &[u8],
+            cursor: Option<&Cursor>,
+            limit: usize,
+            budget: Duration,
+        ) -> Result<ScanPage, StoreError> {
+            self.maybe_panic();
+            self.inner.scan(prefix, cursor, limit, budget)
+        }
+        fn change_stamp(&self, budget: Duration) -> Result<u64, StoreError> {
+            self.inner.change_stamp(budget)
+        }
+    }
+
+    struct StoreThread {
+        jobs: flume::Sender<StoreJob>,
+        answers: flume::Receiver<(u16, u64, StoreAnswer)>,
+        thread: JoinHandle<()>,
+    }
+
+    impl StoreThread {
+        fn start(store: impl LocationStore) -> Self {
+            let (jobs, receiver) = flume::unbounded();
+            let (sender, answers) = flume::unbounded();
+            let deliver: Deliver = Arc::new(move |core, token, answer| {
+                sender.send((core, token, answer)).unwrap();
+            });
+            let thread = spawn_store_thread(Arc::new(store), receiver, deliver).unwrap();
+            Self { jobs, answers, thread }
+        }
+
+        fn ask(&self, core: u16, token: u64, op: StoreOp, deadline: Nanos) {
+            self.jobs.send(StoreJob { core, token, op, deadline }).unwrap();
+        }
+
+        fn answer(&self) -> (u16, u64, StoreAnswer) {
+            self.answers.recv_timeout(HANG).expect("the Store thread hangs")
+        }
+    }
+
+    fn read(key: &str) -> StoreOp {
+        StoreOp::Read(vec![key.into()])
+    }
+
+    fn put(key: &str) -> Batch {
+        let put = Write::Put { key: key.into(), value: b"v".to_vec(), ttl: None };
+        Batch { conditions: vec![], writes: vec![put] }
+    }
+
+    /// Proves R2.2-8.
+    #[test]
+    fn reads_that_wait_for_a_slow_call_share_the_next_one() {
+        let (store, open, sizes) = Gated::new();
+        let store_thread = StoreThread::start(store);
+        store_thread.ask(0, 1, read("a"), FAR);
+        assert_eq!(sizes.recv_timeout(HANG), Ok(1));
+        for token in 2..=40 {
+            store_thread.ask((token % 3) as u16, token, read(&format!("k{}", token % 5)), FAR);
+        }
+        open.send(()).unwrap();
+        open.send(()).unwrap();
+        let mut tokens: Vec<_> = (0..40).map(|_| store_thread.answer()).collect();
+        assert_eq!(sizes.recv_timeout(HANG), Ok(5), "39 reads of 5 keys are one call");
+        assert!(tokens.iter().all(|(core, token, answer)| {
+            matches!(answer, StoreAnswer::Read(_)) && (*token == 1 || *core == (token % 3) as u16)
+        }));
+        tokens.sort_by_key(|(_, token, _)| *token);
+        assert!(tokens.iter().map(|(_, token, _)| *token).eq(1..=40), "each is answered once");
+    }
+
+    #[test]
+    fn a_provider_that_panics_gave_no_answer_and_the_thread_goes_on() {
+        let (store, open, _sizes) = Gated::new();
+        let panics = store.panics.clone();
+        let store_thread = StoreThread::start(store);
+        let scan = StoreOp::Scan { prefix: b"k".to_vec(), cursor: None, limit: 1 };
+        panics.store(3, Ordering::Relaxed);
+        for (token, op, unknown) in
+            [(1, read("a"), false), (2, StoreOp::Commit(put("a")), true), (3, scan, false)]
+        {
+            store_thread.ask(0, token, op, FAR);
+            let (_, answered, answer) = store_thread.answer();
+            assert_eq!(answered, token);
+            match answer {
+                StoreAnswer::Failed(StoreError::Unknown(text)) if unknown => {
+                    assert!(text.contains("planted"), "{text}");
+                }
+                StoreAnswer::Failed(StoreError::Failed(text)) if !unknown => {
+                    assert!(text.contains("planted"), "{text}");
+                }
+                other => panic!("job {token}: {other:?}"),
+            }
+        }
+        open.send(()).unwrap();
+        store_thread.ask(0, 4, read("a"), FAR);
+        assert!(matches!(store_thread.answer(), (0, 4, StoreAnswer::Read(_))));
+    }
+
+    /// Proves R2.2-8.
+    #[test]
+    fn a_job_that_is_late_already_never_reaches_the_provider() {
+        let (store, _open, sizes) = Gated::new();
+        let store_thread = StoreThread::start(store);
+        store_thread.ask(0, 1, read("a"), Nanos(1));
+        assert!(matches!(store_thread.answer(), (0, 1, StoreAnswer::Failed(_))));
+        assert!(sizes.is_empty());
+    }
+
+    #[test]
+    fn the_thread_answers_what_is_queued_and_ends_with_its_senders() {
+        let store_thread = StoreThread::start(MemoryStore::new());
+        for token in 0..100 {
+            store_thread.ask(0, token, StoreOp::Commit(put("a")), FAR);
+        }
+        drop(store_thread.jobs);
+        store_thread.thread.join().unwrap();
+        assert_eq!(store_thread.answers.len(), 100);
+    }
+
+    struct Lease {
+        control: Option<flume::Sender<LeaseControl>>,
+        reports: flume::Receiver<LeaseReport>,
+        cell: Arc<LeaseCell>,
+        thread: JoinHandle<()>,
+    }
+
+    fn rid() -> NodeRid {
+        NodeRid::new("n").unwrap()
+    }
+
+    impl Lease {
+        fn start(store: impl LocationStore, lifecycle: u128) -> Self {
+            let config = KeeperConfig {
+                lease_duration: Duration::from_secs(20),
+                renew_interval: Duration::from_millis(30),
+                start_timeout: Duration::from_millis(20),
+                ..KeeperConfig::new(rid(), 7, lifecycle)
+            };
+            let (control, receiver) = flume::unbounded();
+            let (sender, reports) = flume::unbounded();
+            let cell = Arc::new(LeaseCell::new());
+            let thread = spawn_lease_thread(
+                Arc::new(store),
+                Keeper::new(config),
+                cell.clone(),
+                receiver,
+                Box::new(move |report| drop(sender.send(report))),
+            )
+            .unwrap();
+            Self { control: Some(control), reports, cell, thread }
+        }
+
+        fn report(&self) -> LeaseReport {
+            self.reports.recv_timeout(HANG).expect("the lease thread hangs")
+        }
+
+        fn started(&self) -> Box<Started> {
+            match self.report() {
+                LeaseReport::Started(started) => started,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn tell(&self, control: LeaseControl) {
+            self.control.as_ref().unwrap().send(control).unwrap();
+        }
+    }
+
+    fn is_there(store: &MemoryStore, key: Key) -> bool {
+        store.read(&[key], HANG).unwrap().records[0].is_some()
+    }
+
+    fn descriptor(started: &Started) -> Box<NodeDescriptor> {
+        Box::new(NodeDescriptor {
+            rid: rid(),
+            mesh: MeshName::new("m").unwrap(),
+            endpoint: "tcp://127.0.0.1:1".parse().unwrap(),
+            node_generation: started.node_generation,
+            key_id: 1,
+            cores: 1,
+            actor_types: vec![],
+            spot_types: vec![],
+            message_follow_duration_ms: 0,
+        })
+    }
+
+    /// Proves R0-6, R5-16.
+    #[test]
+    fn the_lease_is_taken_published_renewed_and_given_back() {
+        let store = MemoryStore::new();
+        let lease = Lease::start(store.clone(), 1);
+        let started = lease.started();
+        let (first, fenced) = lease.cell.load();
+        assert!(first > now() && !fenced, "published before the report");
+        lease.tell(LeaseControl::Publish(descriptor(&started)));
+        assert!(matches!(lease.report(), LeaseReport::DescriptorPublished));
+        assert!(is_there(&store, node_key(&rid())) && is_there(&store, lease_key(&rid())));
+        let published = lease.cell.load().0;
+        while lease.cell.load().0 <= published {
+            std::thread::yield_now();
+        }
+        lease.tell(LeaseControl::Release { deadline: now() + HANG });
+        assert!(matches!(lease.report(), LeaseReport::Released { clean: true }));
+        assert_eq!(lease.cell.load(), (Nanos::ZERO, true));
+        lease.thread.join().unwrap();
+        for key in [node_key(&rid()), lease_key(&rid()), owner_key(&rid())] {
+            assert!(!is_there(&store, key));
+        }
+    }
+
+    #[test]
+    fn a_node_that_goes_away_without_a_word_leaves_no_lease() {
+        let store = MemoryStore::new();
+        let mut lease = Lease::start(store.clone(), 1);
+        lease.started();
+        lease.control = None;
+        assert!(matches!(lease.report(), LeaseReport::Released { clean: true }));
+        lease.thread.join().unwrap();
+        assert!(!is_there(&store, lease_key(&rid())));
+    }
+
+    #[test]
+    fn a_store_that_panics_fails_the_start_by_one_sentence() {
+        let (store, _open, _sizes) = Gated::new();
+        store.panics.store(usize::MAX, Ordering::Relaxed);
+        let lease = Lease::start(store, 1);
+        let LeaseReport::Health(StoreHealth::Down(text)) = lease.report() else {
+            panic!("the failure is told first")
+        };
+        assert!(text.contains("planted"), "{text}");
+        let LeaseReport::StartFailed(e) = lease.report() else { panic!("then the start fails") };
+        assert!(e.text().contains("did not answer"), "{e}");
+        lease.thread.join().unwrap();
+        assert_eq!(lease.cell.load(), (Nanos::ZERO, false));
+    }
+
+    /// Proves R5-16.
+    #[test]
+    fn a_released_node_is_fenced_in_the_cell_before_it_is_told() {
+        let store = MemoryStore::new();
+        let lease = Lease::start(store.clone(), 1);
+        lease.started();
+        let key = owner_key(&rid());
+        let record =
+            store.read(std::slice::from_ref(&key), HANG).unwrap().records.remove(0).unwrap();
+        let owner = OwnerRecord::decode(&key, &record.value).unwrap();
+        let mut release = release_dead_owner(&rid(), &owner, record.version);
+        release.conditions.truncate(1); // as if the lease had lapsed
+        assert!(matches!(store.commit(&[release], HANG).unwrap()[0], BatchOutcome::Committed(_)));
+        let LeaseReport::Fenced(e) = lease.report() else { panic!("fenced") };
+        assert!(e.text().contains("released"), "{e}");
+        assert_eq!(lease.cell.load(), (Nanos::ZERO, true));
+        lease.tell(LeaseControl::Release { deadline: now() + HANG });
+        assert!(matches!(lease.report(), LeaseReport::Released { .. }));
+        lease.thread.join().unwrap();
+    }
+
+    #[test]
+    fn two_live_nodes_of_one_rid_are_told_apart() {
+        let store = MemoryStore::new();
+        let live = Lease::start(store.clone(), 1);
+        live.started();
+        let second = Lease::start(store.clone(), 2);
+        let LeaseReport::StartFailed(e) = second.report() else { panic!("refused") };
+        assert!(e.text().contains("rid \"n\" is used by a live node"), "{e}");
+        second.thread.join().unwrap();
+        live.tell(LeaseControl::Release { deadline: now() + HANG });
+        assert!(matches!(live.report(), LeaseReport::Released { clean: true }));
+    }
+}

@@ -340,3 +340,241 @@ fn give_commits<J>(
         Err(e) => out.extend(jobs.into_iter().map(|job| (job, StoreAnswer::Failed(e.clone())))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::StoreVersion;
+    use crate::location::{Condition, MAX_KEY_BYTES, Record, Write};
+
+    const FAR: Nanos = Nanos(60_000_000_000);
+
+    type Answers = Vec<(u32, StoreAnswer)>;
+
+    fn key(i: usize) -> Key {
+        format!("k{i}").into_bytes()
+    }
+
+    fn read(keys: impl IntoIterator<Item = usize>) -> StoreOp {
+        StoreOp::Read(keys.into_iter().map(key).collect())
+    }
+
+    fn batch(i: usize) -> Batch {
+        let put = Write::Put { key: key(i), value: vec![], ttl: None };
+        Batch { conditions: vec![Condition::Absent(key(i))], writes: vec![put] }
+    }
+
+    fn scan() -> StoreOp {
+        StoreOp::Scan { prefix: b"k".to_vec(), cursor: None, limit: 10 }
+    }
+
+    /// What a store that has every key answers: the value is the key.
+    fn all_there(keys: &[Key]) -> ReadAnswer {
+        let record = |key: &Key| {
+            Some(Record { value: key.clone(), version: StoreVersion::FIRST, expires_in: None })
+        };
+        ReadAnswer { records: keys.iter().map(record).collect(), store_now_ms: 7 }
+    }
+
+    fn values(answer: &StoreAnswer) -> Vec<Vec<u8>> {
+        let StoreAnswer::Read(answer) = answer else { panic!("{answer:?} is no read") };
+        answer.records.iter().map(|r| r.as_ref().unwrap().value.clone()).collect()
+    }
+
+    fn queue(jobs: impl IntoIterator<Item = (u32, StoreOp)>) -> (StoreQueue<u32>, Answers) {
+        let (mut queue, mut answers) = (StoreQueue::new(), Vec::new());
+        for (job, op) in jobs {
+            queue.push(job, op, FAR, &mut answers);
+        }
+        (queue, answers)
+    }
+
+    fn reads(queue: &mut StoreQueue<u32>, answers: &mut Answers) -> Vec<Key> {
+        match queue.next_call(Nanos(0), answers) {
+            Some(Call::Read { keys, .. }) => keys,
+            other => panic!("{other:?} is no read"),
+        }
+    }
+
+    /// Proves R2.2-8.
+    #[test]
+    fn waiting_reads_share_one_call_and_each_gets_its_own_keys_in_order() {
+        let (mut queue, mut answers) =
+            queue([(1, read([3, 1])), (2, read([])), (3, read([1, 1, 2])), (4, read([3]))]);
+        let keys = reads(&mut queue, &mut answers);
+        assert_eq!(keys, [key(3), key(1), key(2)], "each key once");
+        assert_eq!(queue.next_call(Nanos(0), &mut answers), None, "one call at a time");
+        queue.on_result(CallResult::Read(Ok(all_there(&keys))), &mut answers);
+        let got: Vec<_> = answers.iter().map(|(job, answer)| (*job, values(answer))).collect();
+        assert_eq!(
+            got,
+            [
+                (1, vec![key(3), key(1)]),
+                (2, vec![]),
+                (3, vec![key(1), key(1), key(2)]),
+                (4, vec![key(3)]),
+            ]
+        );
+        assert_eq!(queue.waiting(), 0);
+    }
+
+    /// Proves R2.2-8.
+    #[test]
+    fn a_read_that_comes_while_a_call_is_out_is_read_by_the_next() {
+        let (mut queue, mut answers) = queue([(1, read([1]))]);
+        let keys = reads(&mut queue, &mut answers);
+        queue.push(2, read([1]), FAR, &mut answers);
+        queue.on_result(CallResult::Read(Ok(all_there(&keys))), &mut answers);
+        assert_eq!(answers.len(), 1, "the call began before job 2 came");
+        assert_eq!(reads(&mut queue, &mut answers), [key(1)]);
+    }
+
+    #[test]
+    fn the_oldest_job_decides_and_kinds_do_not_mix() {
+        let (mut queue, mut answers) = queue([
+            (1, StoreOp::Commit(batch(1))),
+            (2, read([1])),
+            (3, scan()),
+            (4, StoreOp::Commit(batch(2))),
+            (5, read([2])),
+        ]);
+        let Some(Call::Commit { batches, .. }) = queue.next_call(Nanos(0), &mut answers) else {
+            panic!("a commit is the oldest")
+        };
+        assert_eq!(batches, [batch(1), batch(2)], "in the order in which they were queued");
+        let outcomes =
+            vec![BatchOutcome::Conflict { condition: 0 }, BatchOutcome::Committed(vec![])];
+        queue.on_result(CallResult::Commit(Ok(outcomes.clone())), &mut answers);
+        let wanted = [1, 4].into_iter().zip(outcomes.into_iter().map(StoreAnswer::Commit));
+        assert_eq!(answers, wanted.collect::<Vec<_>>());
+        assert_eq!(reads(&mut queue, &mut answers), [key(1), key(2)]);
+        queue.on_result(CallResult::Read(Ok(all_there(&[key(1), key(2)]))), &mut answers);
+        let Some(Call::Scan { limit: 10, .. }) = queue.next_call(Nanos(0), &mut answers) else {
+            panic!("the scan is left")
+        };
+        let page = ScanPage { records: vec![], next: None, store_now_ms: 0 };
+        queue.on_result(CallResult::Scan(Ok(page.clone())), &mut answers);
+        assert_eq!(answers.last(), Some(&(3, StoreAnswer::Scan(page))));
+        assert_eq!(queue.next_call(Nanos(0), &mut answers), None);
+    }
+
+    /// Proves R2.2-8.
+    #[test]
+    fn a_job_whose_time_has_passed_is_answered_without_a_call() {
+        let (mut queue, mut answers) = (StoreQueue::new(), Vec::new());
+        queue.push(1, read([1]), Nanos(100), &mut answers);
+        queue.push(2, StoreOp::Commit(batch(2)), Nanos(100), &mut answers);
+        queue.push(3, read([3]), Nanos(101), &mut answers);
+        let call = queue.next_call(Nanos(100), &mut answers);
+        assert!(matches!(call, Some(Call::Read { keys, .. }) if keys == [key(3)]));
+        assert_eq!(answers.iter().map(|(job, _)| *job).collect::<Vec<_>>(), [1, 2]);
+        for (_, answer) in &answers {
+            assert!(matches!(answer, StoreAnswer::Failed(StoreError::Failed(_))), "for certain");
+        }
+    }
+
+    /// Proves R2.2-8.
+    #[test]
+    fn a_call_has_the_time_of_its_most_patient_job_within_the_bound() {
+        let (mut queue, mut answers) = (StoreQueue::new(), Vec::new());
+        queue.push(1, read([1]), Nanos(1_000), &mut answers);
+        queue.push(2, read([2]), Nanos(5_000), &mut answers);
+        queue.push(3, read([3]), Nanos(3_000), &mut answers);
+        let Some(Call::Read { budget, .. }) = queue.next_call(Nanos(500), &mut answers) else {
+            panic!("a read")
+        };
+        assert_eq!(budget, Duration::from_nanos(4_500));
+
+        let mut queue = StoreQueue::with_max_call(Duration::from_nanos(70));
+        queue.push(1, StoreOp::Commit(batch(1)), FAR, &mut answers);
+        let Some(Call::Commit { budget, .. }) = queue.next_call(Nanos(0), &mut answers) else {
+            panic!("a commit")
+        };
+        assert_eq!(budget, Duration::from_nanos(70));
+    }
+
+    /// Proves R2.2-8.
+    #[test]
+    fn a_job_no_provider_may_take_is_answered_alone() {
+        let long = vec![b'x'; MAX_KEY_BYTES + 1];
+        let twice =
+            Batch { conditions: vec![], writes: [batch(1).writes, batch(1).writes].concat() };
+        let (mut queue, mut answers) = queue([
+            (1, read([1])),
+            (2, StoreOp::Read(vec![long])),
+            (3, StoreOp::Read(vec![vec![]])),
+            (4, StoreOp::Commit(twice)),
+        ]);
+        assert_eq!(answers.iter().map(|(job, _)| *job).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(reads(&mut queue, &mut answers), [key(1)]);
+    }
+
+    #[test]
+    fn calls_are_bounded_and_one_large_job_goes_by_itself() {
+        let jobs = (0..5).map(|i| (i as u32, read(i * 300..(i + 1) * 300)));
+        let large = (9, read(0..10 * MAX_JOINED_KEYS));
+        let (mut queue, mut answers) = queue(jobs.chain([large]));
+        let mut sizes = Vec::new();
+        while queue.waiting() > 0 {
+            let keys = reads(&mut queue, &mut answers);
+            sizes.push(keys.len());
+            queue.on_result(CallResult::Read(Ok(all_there(&keys))), &mut answers);
+        }
+        assert_eq!(sizes, [900, 600, 10 * MAX_JOINED_KEYS]);
+        assert_eq!(answers.len(), 6);
+
+        let commits = (0..MAX_JOINED_BATCHES + 1).map(|i| (i as u32, StoreOp::Commit(batch(i))));
+        let (mut queue, mut answers) = self::queue(commits);
+        for size in [MAX_JOINED_BATCHES, 1] {
+            let Some(Call::Commit { batches, .. }) = queue.next_call(Nanos(0), &mut answers) else {
+                panic!("a commit")
+            };
+            assert_eq!(batches.len(), size);
+            let outcomes = vec![BatchOutcome::Committed(vec![]); size];
+            queue.on_result(CallResult::Commit(Ok(outcomes)), &mut answers);
+        }
+        assert_eq!(answers.len(), MAX_JOINED_BATCHES + 1);
+    }
+
+    #[test]
+    fn a_failure_is_everybodys_and_keeps_its_certainty() {
+        let failures = [
+            (StoreError::Failed("down".into()), StoreError::Failed("down".into())),
+            (StoreError::Unknown("cut".into()), StoreError::Unknown("cut".into())),
+        ];
+        for (said, given) in failures {
+            let (mut queue, mut answers) =
+                queue([(1, StoreOp::Commit(batch(1))), (2, StoreOp::Commit(batch(2)))]);
+            queue.next_call(Nanos(0), &mut answers).unwrap();
+            queue.on_result(CallResult::Commit(Err(said)), &mut answers);
+            let wanted = StoreAnswer::Failed(given);
+            assert_eq!(answers, [(1, wanted.clone()), (2, wanted)]);
+        }
+        let failed = StoreAnswer::Failed(StoreError::Failed("cut".into()));
+        let (mut queue, mut answers) = queue([(1, read([1])), (2, read([1])), (3, scan())]);
+        reads(&mut queue, &mut answers);
+        queue.on_result(CallResult::Read(Err(StoreError::Unknown("cut".into()))), &mut answers);
+        queue.next_call(Nanos(0), &mut answers).unwrap();
+        queue.on_result(CallResult::Scan(Err(StoreError::Unknown("cut".into()))), &mut answers);
+        assert_eq!(answers, [(1, failed.clone()), (2, failed.clone()), (3, failed)]);
+    }
+
+    #[test]
+    fn an_answer_of_the_wrong_size_is_no_answer() {
+        let (mut queue, mut answers) = queue([(1, read([1, 2])), (2, StoreOp::Commit(batch(1)))]);
+        reads(&mut queue, &mut answers);
+        queue.on_result(CallResult::Read(Ok(all_there(&[key(1)]))), &mut answers);
+        queue.next_call(Nanos(0), &mut answers).unwrap();
+        queue.on_result(CallResult::Commit(Ok(vec![])), &mut answers);
+        assert!(matches!(&answers[0].1, StoreAnswer::Failed(StoreError::Failed(_))));
+        assert!(matches!(&answers[1].1, StoreAnswer::Failed(StoreError::Unknown(_))));
+    }
+
+    #[test]
+    #[should_panic(expected = "not of the call that is out")]
+    fn a_result_of_another_shape_is_a_defect_of_the_caller() {
+        let (mut queue, mut answers) = queue([(1, read([1]))]);
+        reads(&mut queue, &mut answers);
+        queue.on_result(CallResult::Commit(Ok(vec![])), &mut answers);
+    }
+}

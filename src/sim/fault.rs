@@ -337,7 +337,8 @@ struct Draw<'a> {
 
 impl Draw<'_> {
     fn all(&mut self, classes: FaultClasses) {
-        let kinds: [(bool, fn(&mut Self, Nanos)); 8] = [
+        type Make<'d> = fn(&mut Draw<'d>, Nanos);
+        let kinds: [(bool, Make<'_>); 8] = [
             (classes.delay, Self::delay),
             (classes.reset, Self::reset),
             (classes.partition, Self::partition),

@@ -168,7 +168,7 @@ pub struct Trouble {
 /// Kinds of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TroubleKind {
-    /// A stream of a link ended: R5-4's "a link broke".
+    /// A stream of a link ended: R5-4's "a link broke". `to` is when both ends knew.
     LinkLost,
     /// A partition or a delayed link; nothing is lost by it alone.
     LinkSlow,
@@ -371,8 +371,24 @@ impl Recorder {
         self.trouble(TroubleKind::Store, Concerns::Store(node), lasts);
     }
 
-    pub(crate) fn link_lost(&self, a: NodeIx, b: NodeIx) {
-        self.trouble(TroubleKind::LinkLost, Concerns::Link(a, b), Duration::ZERO);
+    /// A link broke; it is over when [`Self::over`] is told the number.
+    pub(crate) fn link_lost(&self, a: NodeIx, b: NodeIx) -> usize {
+        let from = self.time.now();
+        let mut history = self.lock();
+        history.troubles.push(Trouble {
+            kind: TroubleKind::LinkLost,
+            concerns: Concerns::Link(a, b),
+            from,
+            to: Nanos::MAX,
+        });
+        history.troubles.len() - 1
+    }
+
+    pub(crate) fn over(&self, trouble: usize) {
+        let now = self.time.now();
+        if let Some(t) = self.lock().troubles.get_mut(trouble) {
+            t.to = now.max(t.from);
+        }
     }
 
     pub(crate) fn lease(&self, of: Life, view: LeaseView) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::fault::Death;
+use super::fault::NodeIx;
 use super::rng::SimRng;
 use super::state::{Due, Phase, State, conn_of};
 use super::trace::{NONE, TraceKind, digest_bytes};
@@ -30,55 +30,55 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 const DIAL_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EndState {
+pub(super) enum EndState {
     Open,
     Ending,
     Gone,
 }
 
 #[derive(Debug)]
-struct End {
-    node: u16,
-    life: u32,
-    core: u16,
-    conn: ConnId,
-    state: EndState,
-    hand_overs: u64,
+pub(super) struct End {
+    pub(super) node: u16,
+    pub(super) life: u32,
+    pub(super) core: u16,
+    pub(super) conn: ConnId,
+    pub(super) state: EndState,
+    pub(super) hand_overs: u64,
     /// Under way to another core: its tag and unread bytes.
-    transit: Option<(u64, Vec<u8>)>,
+    pub(super) transit: Option<(u64, Vec<u8>)>,
     /// What waited in the old core's inbox.
-    moved: Vec<Moved>,
+    pub(super) moved: Vec<Moved>,
     /// Poll of the core that reported an event of this end last.
-    polled: u64,
+    pub(super) polled: u64,
 }
 
 /// An event of a stream without its mail type.
 #[derive(Debug)]
-enum Moved {
+pub(super) enum Moved {
     Received(Vec<u8>),
     Closed(CloseReason),
 }
 
 #[derive(Debug)]
-enum Item {
+pub(super) enum Item {
     Bytes(Vec<u8>),
     Fin,
     Reset,
 }
 
 #[derive(Debug)]
-struct Dir {
-    queue: BytesMut,
-    flight: VecDeque<(Nanos, Item)>,
+pub(super) struct Dir {
+    pub(super) queue: BytesMut,
+    pub(super) flight: VecDeque<(Nanos, Item)>,
     /// Bytes taken from the queue and not polled by the receiver.
-    in_flight: usize,
-    window: usize,
-    last_at: Nanos,
-    scheduled: bool,
+    pub(super) in_flight: usize,
+    pub(super) window: usize,
+    pub(super) last_at: Nanos,
+    pub(super) scheduled: bool,
     /// The next chunk cannot arrive: a partition, or the end is under way to another core.
-    held: bool,
+    pub(super) held: bool,
     /// Nothing more goes this way.
-    shut: bool,
+    pub(super) shut: bool,
 }
 
 impl Dir {
@@ -99,35 +99,50 @@ impl Dir {
 /// One stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    ends: [End; 2],
+    pub(super) ends: [End; 2],
     /// `dirs[i]` goes from end `i` to the other.
-    dirs: [Dir; 2],
-    connected: bool,
-    dialled_at: Nanos,
-    target: u16,
+    pub(super) dirs: [Dir; 2],
+    pub(super) connected: bool,
+    pub(super) dialled_at: Nanos,
+    pub(super) target: u16,
     /// A host is down without a word.
-    silent: bool,
+    pub(super) silent: bool,
+    /// The trouble that says so in the history, from the first end's end to the last one's.
+    pub(super) lost: Option<usize>,
 }
 
 const SIDE_BIT: u64 = 1 << 16;
 
-fn conn_id(stream: u64, side: usize, hand_overs: u64) -> ConnId {
-    ConnId(stream << 17 | (side as u64) * SIDE_BIT | (hand_overs & (SIDE_BIT - 1)))
+pub(super) fn conn_id(stream: u64, side: usize, hand_overs: u64) -> ConnId {
+    ConnId((stream << 17) | ((side as u64) * SIDE_BIT) | (hand_overs & (SIDE_BIT - 1)))
 }
 
 fn split_conn(conn: ConnId) -> (u64, usize) {
     (conn.0 >> 17, usize::from(conn.0 & SIDE_BIT != 0))
 }
 
-fn end_code(stream: u64, side: usize) -> u64 {
-    stream << 1 | side as u64
+pub(super) fn end_code(stream: u64, side: usize) -> u64 {
+    (stream << 1) | side as u64
 }
 
 impl<M> State<M> {
-    fn end(&mut self, conn: ConnId) -> Option<(u64, usize, &mut Stream)> {
+    pub(super) fn end(&mut self, conn: ConnId) -> Option<(u64, usize, &mut Stream)> {
         let (id, side) = split_conn(conn);
         let s = self.streams.get_mut(&id)?;
         (s.ends[side].conn == conn && s.ends[side].state != EndState::Gone).then_some((id, side, s))
+    }
+
+    /// Asserts that a core uses only streams of its own: over the kernel it could not.
+    pub(crate) fn assert_own(&self, conn: ConnId, node: u16, core: u16) {
+        let (id, side) = split_conn(conn);
+        if let Some(end) = self.streams.get(&id).map(|s| &s.ends[side]) {
+            assert!(
+                end.conn != conn || (end.node, end.core) == (node, core),
+                "n{node}.{core} used a stream of n{}.{}: {conn:?}",
+                end.node,
+                end.core
+            );
+        }
     }
 
     fn latency(&mut self, a: u16, b: u16) -> Duration {
@@ -178,6 +193,7 @@ impl<M> State<M> {
             dialled_at: self.local,
             target,
             silent: false,
+            lost: None,
         };
         self.streams.insert(id, stream);
         self.note_step(TraceKind::Dial, node, core, id, u64::from(target));
@@ -190,7 +206,7 @@ impl<M> State<M> {
         let Some(s) = self.streams.get(&id) else { return };
         let (node, target, since) = (s.ends[0].node, s.target, s.dialled_at);
         if s.ends[0].state == EndState::Gone {
-            self.streams.remove(&id);
+            self.forget(id);
             return;
         }
         let host = self.nodes.get(usize::from(target));
@@ -283,7 +299,7 @@ impl<M> State<M> {
     }
 
     /// Moves what the window allows from the queue into flight, cut at random.
-    fn pump(&mut self, id: u64, side: usize) {
+    pub(super) fn pump(&mut self, id: u64, side: usize) {
         loop {
             let Some(s) = self.streams.get_mut(&id) else { return };
             let d = &mut s.dirs[side];
@@ -300,7 +316,7 @@ impl<M> State<M> {
     }
 
     /// Puts one item into flight.
-    fn send(&mut self, id: u64, side: usize, item: Item) {
+    pub(super) fn send(&mut self, id: u64, side: usize, item: Item) {
         let Some(s) = self.streams.get(&id) else { return };
         let latency = self.latency(s.ends[side].node, s.ends[1 - side].node);
         let at = self.local + latency;
@@ -318,7 +334,7 @@ impl<M> State<M> {
     }
 
     /// Schedules the arrival of the first chunk in flight.
-    fn expect(&mut self, id: u64, side: usize) {
+    pub(super) fn expect(&mut self, id: u64, side: usize) {
         let Some(s) = self.streams.get_mut(&id) else { return };
         let d = &mut s.dirs[side];
         if d.scheduled || d.held {
@@ -345,10 +361,10 @@ impl<M> State<M> {
         }
         let Some(s) = self.streams.get_mut(&id) else { return };
         // What was thrown away meanwhile may have been what was due.
-        if s.dirs[side].flight.front().is_some_and(|&(at, _)| at <= self.now) {
-            if let Some((_, item)) = s.dirs[side].flight.pop_front() {
-                self.arrive(id, side, item);
-            }
+        if s.dirs[side].flight.front().is_some_and(|&(at, _)| at <= self.now)
+            && let Some((_, item)) = s.dirs[side].flight.pop_front()
+        {
+            self.arrive(id, side, item);
         }
         self.expect(id, side);
     }
@@ -363,7 +379,6 @@ impl<M> State<M> {
                 let code = end_code(id, 1 - side);
                 self.note_step(TraceKind::Received, node, core, code, digest_bytes(&bytes));
                 if let Some(tap) = &mut self.tap {
-                    use super::fault::NodeIx;
                     tap(self.local, NodeIx(from), NodeIx(node), end_code(id, side), &bytes);
                 }
                 self.receive(node, core, conn, bytes);
@@ -392,15 +407,13 @@ impl<M> State<M> {
     /// Joins a chunk to the one before it, by chance, or puts it before the core.
     fn receive(&mut self, node: u16, core: u16, conn: ConnId, mut bytes: Vec<u8>) {
         let join = self.net_rng.below(2) == 0;
-        if let Some(c) = self.nodes[usize::from(node)].cores.get_mut(usize::from(core)) {
-            if let (true, Some(Event::Received { conn: last, bytes: tail })) =
+        if let Some(c) = self.nodes[usize::from(node)].cores.get_mut(usize::from(core))
+            && let (true, Some(Event::Received { conn: last, bytes: tail })) =
                 (join, c.inbox.back_mut())
-            {
-                if *last == conn {
-                    tail.append(&mut bytes);
-                    return;
-                }
-            }
+            && *last == conn
+        {
+            tail.append(&mut bytes);
+            return;
         }
         self.push_event(node, core, Event::Received { conn, bytes });
     }
@@ -436,15 +449,15 @@ impl<M> State<M> {
     }
 
     fn forget_if_gone(&mut self, id: u64) {
-        if let Some(s) = self.streams.get(&id) {
-            if s.ends.iter().all(|e| e.state == EndState::Gone) {
-                self.streams.remove(&id);
-            }
+        if let Some(s) = self.streams.get(&id)
+            && s.ends.iter().all(|e| e.state == EndState::Gone)
+        {
+            self.forget(id);
         }
     }
 
     /// Takes the waiting events of a stream out of its core's inbox.
-    fn take_waiting(&mut self, node: u16, core: u16, conn: ConnId) -> Vec<Moved> {
+    pub(super) fn take_waiting(&mut self, node: u16, core: u16, conn: ConnId) -> Vec<Moved> {
         let mut waiting = Vec::new();
         let Some(c) = self.nodes[usize::from(node)].cores.get_mut(usize::from(core)) else {
             return waiting;
@@ -466,195 +479,9 @@ impl<M> State<M> {
         }
         waiting
     }
-
-    // ---- the end of a stream ---------------------------------------------------------------
-
-    pub(crate) fn close(&mut self, conn: ConnId, flush: bool) {
-        let Some((id, side, s)) = self.end(conn) else { return };
-        let (node, core, open) =
-            (s.ends[side].node, s.ends[side].core, s.ends[side].state == EndState::Open);
-        self.note_step(TraceKind::Close, node, core, end_code(id, side), u64::from(flush));
-        if open && flush {
-            self.pump(id, side);
-        }
-        self.link_lost(id);
-        let waiting = self.take_waiting(node, core, conn);
-        self.leave(id, side, open, !waiting.is_empty());
-    }
-
-    /// One end goes; the other hears of it when `tell`.
-    fn leave(&mut self, id: u64, side: usize, tell: bool, had_waiting: bool) {
-        let Some(s) = self.streams.get_mut(&id) else { return };
-        s.ends[side].state = EndState::Gone;
-        s.ends[side].transit = None;
-        s.ends[side].moved.clear();
-        s.dirs[side].queue.clear();
-        let unread = had_waiting || !s.dirs[1 - side].flight.is_empty();
-        if s.ends[1 - side].state == EndState::Gone {
-            self.streams.remove(&id);
-        } else if tell && !s.dirs[side].shut {
-            // A kernel that has bytes nobody will read resets the stream.
-            if unread && self.net_rng.below(2) == 0 {
-                self.break_dir(id, side);
-            } else {
-                self.send(id, side, Item::Fin);
-            }
-        }
-    }
-
-    /// Loses what is in flight from a random byte on and ends the direction with a failure.
-    fn break_dir(&mut self, id: u64, side: usize) {
-        let Some(s) = self.streams.get_mut(&id) else { return };
-        let d = &mut s.dirs[side];
-        if d.shut && !d.flight.iter().any(|(_, i)| matches!(i, Item::Fin)) {
-            return;
-        }
-        let total: usize = d.flight.iter().map(|(_, i)| item_len(i)).sum();
-        let mut keep = self.net_rng.below(total as u64 + 1) as usize;
-        let mut kept = VecDeque::new();
-        for (at, item) in std::mem::take(&mut d.flight) {
-            if let Item::Bytes(mut bytes) = item {
-                let part = keep.min(bytes.len());
-                d.in_flight -= bytes.len() - part;
-                keep -= part;
-                bytes.truncate(part);
-                if part > 0 {
-                    kept.push_back((at, Item::Bytes(bytes)));
-                }
-            }
-        }
-        d.last_at = kept.back().map_or(self.local, |&(at, _)| at);
-        d.flight = kept;
-        d.queue.clear();
-        self.send(id, side, Item::Reset);
-    }
-
-    /// Breaks a stream: both ends learn of it, each after what still got through.
-    pub(crate) fn reset_stream(&mut self, id: u64) {
-        self.note_step(TraceKind::Reset, NONE, NONE, id, 0);
-        self.link_lost(id);
-        self.break_dir(id, 0);
-        self.break_dir(id, 1);
-    }
-
-    /// A connected stream ends, whoever ends it: what was in flight on the link may be lost.
-    fn link_lost(&self, id: u64) {
-        use super::fault::NodeIx;
-        if let Some(s) = self.streams.get(&id) {
-            if s.connected && s.ends.iter().any(|e| e.state == EndState::Open) {
-                self.history.link_lost(NodeIx(s.ends[0].node), NodeIx(s.ends[1].node));
-            }
-        }
-    }
-
-    /// The connected streams between two nodes.
-    pub(crate) fn streams_between(&self, a: u16, b: u16) -> Vec<u64> {
-        let on = |s: &Stream| {
-            let (x, y) = (s.ends[0].node, s.ends[1].node);
-            s.connected && !s.silent && ((x, y) == (a, b) || (x, y) == (b, a))
-        };
-        self.streams.iter().filter(|(_, s)| on(s)).map(|(&id, _)| id).collect()
-    }
-
-    /// The process of a node ended: its streams do as `death` says.
-    pub(crate) fn drop_node_streams(&mut self, node: u16, life: u32, death: Death) {
-        let ids: Vec<u64> = self.streams.keys().copied().collect();
-        for id in ids {
-            for side in 0..2 {
-                let Some(s) = self.streams.get_mut(&id) else { break };
-                let end = &s.ends[side];
-                if end.node != node || end.life != life || end.state == EndState::Gone {
-                    continue;
-                }
-                let tell = end.state == EndState::Open;
-                match death {
-                    Death::Silent => {
-                        s.silent = true;
-                        self.leave(id, side, false, false);
-                    }
-                    Death::Eof => self.leave(id, side, tell, false),
-                    Death::Reset => {
-                        self.break_dir(id, side);
-                        self.leave(id, side, false, false);
-                    }
-                }
-            }
-        }
-    }
-
-    /// A host that died silently is back: its peers' old streams fail.
-    pub(crate) fn host_is_back(&mut self, node: u16) {
-        let ids: Vec<u64> = self.streams.keys().copied().collect();
-        for id in ids {
-            let Some(s) = self.streams.get_mut(&id) else { continue };
-            let Some(side) = (0..2).find(|&i| s.ends[i].node == node) else { continue };
-            if s.silent && s.ends[side].state == EndState::Gone {
-                s.silent = false;
-                s.connected = true;
-                s.dirs[side].flight.clear();
-                s.dirs[side].held = false;
-                self.link_lost(id);
-                self.send(id, side, Item::Reset);
-            }
-        }
-    }
-
-    /// A partition ended: what was held goes on.
-    pub(crate) fn release_held(&mut self, from: u16, to: u16) {
-        let ids: Vec<u64> = self.streams.keys().copied().collect();
-        for id in ids {
-            for side in 0..2 {
-                let Some(s) = self.streams.get_mut(&id) else { continue };
-                if s.dirs[side].held && (s.ends[side].node, s.ends[1 - side].node) == (from, to) {
-                    s.dirs[side].held = false;
-                    self.expect(id, side);
-                }
-            }
-        }
-    }
-
-    // ---- hand-over -------------------------------------------------------------------------
-
-    pub(crate) fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, unread: Vec<u8>) {
-        let Some((id, side, s)) = self.end(conn) else { return };
-        let (node, core) = (s.ends[side].node, s.ends[side].core);
-        let waiting = self.take_waiting(node, core, conn);
-        let range = self.rates.mail;
-        let delay = self.net_rng.duration(range);
-        let Some(s) = self.streams.get_mut(&id) else { return };
-        let end = &mut s.ends[side];
-        end.hand_overs += 1;
-        end.conn = conn_id(id, side, end.hand_overs);
-        end.core = to;
-        end.transit = Some((tag, unread));
-        end.moved = waiting;
-        end.polled = 0;
-        self.schedule(self.local + delay, Due::Adopt { stream: id, side });
-    }
-
-    pub(crate) fn adopt(&mut self, id: u64, side: usize) {
-        let Some(s) = self.streams.get_mut(&id) else { return };
-        let end = &mut s.ends[side];
-        let Some((tag, unread)) = end.transit.take() else { return };
-        let moved = std::mem::take(&mut end.moved);
-        let (node, core, conn) = (end.node, end.core, end.conn);
-        let held = std::mem::take(&mut s.dirs[1 - side].held);
-        self.note_step(TraceKind::Adopted, node, core, id, tag);
-        self.push_event(node, core, Event::Adopted { conn, tag, unread });
-        for event in moved {
-            let event = match event {
-                Moved::Received(bytes) => Event::Received { conn, bytes },
-                Moved::Closed(reason) => Event::Closed { conn, reason },
-            };
-            self.push_event(node, core, event);
-        }
-        if held {
-            self.expect(id, 1 - side);
-        }
-    }
 }
 
-fn item_len(item: &Item) -> usize {
+pub(super) fn item_len(item: &Item) -> usize {
     match item {
         Item::Bytes(bytes) => bytes.len(),
         Item::Fin | Item::Reset => 0,

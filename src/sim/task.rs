@@ -113,8 +113,9 @@ impl Future for Sleep {
             sleepers.next += 1;
             sleepers.next
         });
-        sleepers.due.insert((until, key), cx.waker().clone());
+        let before = sleepers.due.insert((until, key), cx.waker().clone());
         drop(sleepers);
+        drop(before); // outside the lock, as in `drop`
         self.key = Some(key);
         Poll::Pending
     }
@@ -152,7 +153,7 @@ impl Wake for TaskWaker {
     }
 }
 
-type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Slot {
     /// Taken out while it is polled.
@@ -239,6 +240,11 @@ impl Tasks {
         let ids: Vec<u64> =
             self.slots.iter().filter(|(_, s)| s.node == Some(node)).map(|(&id, _)| id).collect();
         ids.into_iter().filter_map(|id| self.slots.remove(&id)?.future).collect()
+    }
+
+    /// Takes all tasks out; the caller drops them.
+    pub(crate) fn clear(&mut self) -> Vec<BoxedTask> {
+        std::mem::take(&mut self.slots).into_values().filter_map(|s| s.future).collect()
     }
 
     /// How many tasks have not ended.

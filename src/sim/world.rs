@@ -3,139 +3,36 @@
 //! nodes, and carries out faults.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use super::core_env::{SimCore, SimEnv};
+use super::check::{CheckConfig, check_all};
 use super::fault::{Death, Fault, FaultPlan, NodeIx};
-use super::history::{Concerns, Life, Recorder, TroubleKind};
-use super::keepers::Reports;
-use super::state::{CommitWatch, CoreState, Due, NodeState, Phase, SimPost, State, Tap};
+use super::handle::SimHandle;
+use super::history::{Life, Recorder};
+use super::nodes::{Built, Host, NodeSpec, NodeStart};
+use super::state::{CommitWatch, Due, NodeState, Phase, State, Tap};
 use super::stores::StoreThread;
 use super::task::{SimTime, Task, Tasks};
 use super::trace::{NONE, TraceKind};
-use crate::env::{Endpoint, LeaseView, Planted, Post};
+use crate::env::{Endpoint, LeaseView, Planted};
 use crate::error::Error;
 use crate::ids::NodeRid;
 use crate::location::LocationStore;
-use crate::node::store_threads::LeaseControl;
-use crate::store::leases::{KeeperConfig, Started};
+use crate::store::leases::KeeperConfig;
 use crate::time::Nanos;
-
-/// What a node of a world is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeSpec {
-    /// Its name in messages, and its rid.
-    pub name: String,
-    /// How many cores.
-    pub cores: u16,
-    /// Where it listens; every lifecycle at the same place.
-    pub endpoint: Endpoint,
-    /// How long its lease lasts and how often it is renewed; `None`: a lease that never ends,
-    /// for which no Store is asked.
-    pub lease: Option<(Duration, Duration)>,
-}
-
-impl NodeSpec {
-    /// A node of this name and core count that listens on a loopback address of its own.
-    ///
-    /// # Panics
-    /// When `cores` is 0.
-    #[must_use]
-    pub fn new(name: &str, cores: u16) -> Self {
-        assert!(cores > 0, "a node has at least one core");
-        let sum = super::trace::digest_bytes(name.as_bytes());
-        let octet = |shift: u32| (sum >> shift) as u8;
-        let ip = std::net::Ipv4Addr::new(127, octet(0), octet(8), octet(16));
-        let port = 1024 + ((sum >> 24) % 60_000) as u16;
-        Self {
-            name: name.to_owned(),
-            cores,
-            endpoint: Endpoint::Tcp(std::net::SocketAddr::from((ip, port))),
-            lease: None,
-        }
-    }
-
-    /// The same node with a lease that its lease thread takes in the Store, before the node's
-    /// cores are built, and renews.
-    #[must_use]
-    pub const fn with_lease(mut self, duration: Duration, renew_every: Duration) -> Self {
-        self.lease = Some((duration, renew_every));
-        self
-    }
-}
-
-/// What the builder of a node's cores is given when a lifecycle of the node begins.
-pub struct NodeStart<M: Send + 'static> {
-    /// Which node.
-    pub node: NodeIx,
-    /// Which lifecycle, from 1.
-    pub life: u32,
-    /// What it is.
-    pub spec: NodeSpec,
-    /// The door for handles and wakers.
-    pub poster: Arc<dyn Post<M>>,
-    /// The clock.
-    pub time: SimTime,
-    /// The recorder of the world's history.
-    pub history: Recorder,
-    /// The lease as first published.
-    pub lease: LeaseView,
-    /// What the lease thread learned when it took the lease; `None` for a node without one.
-    pub started: Option<Box<Started>>,
-    /// What the node tells its lease thread.
-    pub(crate) lease_control: Option<flume::Sender<LeaseControl>>,
-    /// A random number for what a real node draws at its start (keys, a generated rid).
-    pub seed: u64,
-}
-
-/// A node lifecycle as its factory built it.
-pub struct Built<M: Send + 'static> {
-    cores: Vec<Box<dyn SimCore<M>>>,
-    reports: Option<Reports>,
-}
-
-impl<M: Send + 'static> Built<M> {
-    /// A node of these cores.
-    #[must_use]
-    pub fn new(cores: Vec<Box<dyn SimCore<M>>>) -> Self {
-        Self { cores, reports: None }
-    }
-
-    /// Takes what the lease thread reports from now on. `reports` may post mail; it must not call
-    /// the world.
-    #[must_use]
-    pub(crate) fn with_reports(mut self, reports: Reports) -> Self {
-        self.reports = Some(reports);
-        self
-    }
-}
-
-type Factory<M> = Box<dyn FnMut(NodeStart<M>) -> Result<Built<M>, Error>>;
-
-struct Running<M: Send + 'static> {
-    env: SimEnv<M>,
-    core: Box<dyn SimCore<M>>,
-}
-
-struct Host<M: Send + 'static> {
-    spec: NodeSpec,
-    factory: Factory<M>,
-    cores: Vec<Running<M>>,
-}
 
 /// A simulated world of nodes. See [`crate::sim`] for how to write a simulation.
 pub struct SimWorld<M: Send + 'static> {
     seed: u64,
-    state: Rc<RefCell<State<M>>>,
-    tasks: Rc<RefCell<Tasks>>,
-    hosts: Vec<Host<M>>,
-    time: SimTime,
-    history: Recorder,
+    pub(super) state: Rc<RefCell<State<M>>>,
+    pub(super) tasks: Rc<RefCell<Tasks>>,
+    pub(super) hosts: Vec<Host<M>>,
+    pub(super) time: SimTime,
+    pub(super) history: Recorder,
 }
 
 /// How far [`SimWorld::block_on`] lets virtual time go before it calls the future stuck.
@@ -208,6 +105,11 @@ impl<M: Send + 'static> SimWorld<M> {
     /// Schedules one fault; one in the past happens at once.
     pub fn schedule(&mut self, at: Nanos, fault: Fault) {
         self.handle().schedule(at, fault);
+    }
+
+    /// Lets a fault happen next.
+    pub fn inject(&mut self, fault: Fault) {
+        self.schedule(self.now(), fault);
     }
 
     /// Plants a fault in the nodes' own code. See [`Planted`].
@@ -328,6 +230,27 @@ impl<M: Send + 'static> SimWorld<M> {
     /// Writes a line into the trace.
     pub fn note(&mut self, text: impl Into<String>) {
         self.handle().note(text);
+    }
+
+    /// Checks the history so far.
+    ///
+    /// # Panics
+    /// When it violates anything: with the seed and the first violations; the last trace lines
+    /// follow on standard error.
+    pub fn assert_clean(&self, config: &CheckConfig) {
+        const SHOWN: usize = 10;
+        let violations = check_all(&self.history.snapshot(), config);
+        if violations.is_empty() {
+            return;
+        }
+        let shown: Vec<String> =
+            violations.iter().take(SHOWN).map(|v| format!("\n  {v}")).collect();
+        panic!(
+            "seed {}: {} violations, the first of them:{}",
+            self.seed,
+            violations.len(),
+            shown.concat()
+        );
     }
 
     // ---- running ---------------------------------------------------------------------------
@@ -538,126 +461,6 @@ impl<M: Send + 'static> SimWorld<M> {
         state.set_now(now);
     }
 
-    // ---- nodes -----------------------------------------------------------------------------
-
-    fn start_node(&mut self, node: u16) {
-        let mut state = self.state.borrow_mut();
-        let n = &mut state.nodes[usize::from(node)];
-        if n.phase != Phase::Down {
-            return;
-        }
-        n.life += 1;
-        n.phase = Phase::Starting;
-        n.host_down = false;
-        n.paused_until = None;
-        n.store = StoreThread::default();
-        let life = n.life;
-        state.note_step(TraceKind::NodeStart, node, NONE, u64::from(life), 0);
-        state.host_is_back(node);
-        state.keeper_start(node);
-    }
-
-    /// The lease is held: the cores are built and run.
-    fn bring_up(&mut self, node: u16, life: u32) {
-        let start = {
-            let mut state = self.state.borrow_mut();
-            let cores = self.hosts[usize::from(node)].spec.cores;
-            let made: Vec<CoreState<M>> =
-                (0..cores).map(|core| new_core(&mut state, cores, core)).collect();
-            let seed = state.rng.next_u64();
-            let outside = state.outside.clone();
-            let Some(n) = state.alive(node, life) else { return };
-            if n.phase != Phase::Starting {
-                return;
-            }
-            n.cores = made;
-            NodeStart {
-                node: NodeIx(node),
-                life,
-                spec: self.hosts[usize::from(node)].spec.clone(),
-                poster: Arc::new(SimPost { outside, node, life }),
-                time: self.time.clone(),
-                history: self.history.clone(),
-                lease: n.lease,
-                started: n.keeper.as_mut().and_then(|k| k.started.take()),
-                lease_control: n.keeper.as_mut().and_then(|k| k.sender.take()),
-                seed,
-            }
-        };
-        let built = (self.hosts[usize::from(node)].factory)(start);
-        match built {
-            Ok(built) => self.install(node, life, built),
-            Err(error) => {
-                self.note(format!("n{node} did not start: {error}"));
-                self.end_node(node, TraceKind::NodeStartFailed, Death::Eof);
-            }
-        }
-    }
-
-    fn install(&mut self, node: u16, life: u32, built: Built<M>) {
-        let Built { cores, reports } = built;
-        let host = &mut self.hosts[usize::from(node)];
-        assert_eq!(
-            cores.len(),
-            usize::from(host.spec.cores),
-            "the factory of {} must build as many cores as its spec says",
-            host.spec.name
-        );
-        host.cores = cores
-            .into_iter()
-            .zip(0u16..)
-            .map(|(built, core)| Running {
-                env: SimEnv { state: self.state.clone(), node, life, core },
-                core: built,
-            })
-            .collect();
-        let count = host.cores.len();
-        let mut state = self.state.borrow_mut();
-        let n = &mut state.nodes[usize::from(node)];
-        n.phase = Phase::Up;
-        n.listening = true;
-        if let Some(keeper) = &mut n.keeper {
-            keeper.reports = reports;
-        }
-        state.note_step(TraceKind::NodeUp, node, NONE, u64::from(life), count as u64);
-        self.history.came_up(NodeIx(node));
-        let now = state.now;
-        for core in 0..count {
-            state.wake_core(node, core as u16, now);
-        }
-    }
-
-    /// The process of a node ends: everything in it vanishes.
-    fn end_node(&mut self, node: u16, kind: TraceKind, death: Death) {
-        let (life, tasks) = {
-            let mut state = self.state.borrow_mut();
-            let n = &mut state.nodes[usize::from(node)];
-            if n.phase == Phase::Down {
-                return;
-            }
-            n.phase = Phase::Down;
-            n.listening = false;
-            n.host_down = death == Death::Silent;
-            n.paused_until = None;
-            n.lease = LeaseView { admission_deadline: Nanos::ZERO, fenced: true };
-            let life = n.life;
-            state.note_step(kind, node, NONE, u64::from(life), death as u64);
-            self.history.died(Life { node: NodeIx(node), life });
-            state.drop_node_streams(node, life, death);
-            let keeper = state.nodes[usize::from(node)].keeper.take();
-            let tasks = self.tasks.borrow_mut().of_node((node, life));
-            (life, (tasks, keeper))
-        };
-        // Clients in the process go first; they are not told anything. None of this may find the
-        // world borrowed, since it drops what users wrote.
-        drop(tasks);
-        let cores = std::mem::take(&mut self.hosts[usize::from(node)].cores);
-        drop(cores);
-        let dead = std::mem::take(&mut self.state.borrow_mut().nodes[usize::from(node)].cores);
-        drop(dead);
-        debug_assert_eq!(self.state.borrow().nodes[usize::from(node)].life, life);
-    }
-
     // ---- faults ----------------------------------------------------------------------------
 
     fn carry_out(&mut self, fault: &Fault) {
@@ -669,134 +472,26 @@ impl<M: Send + 'static> SimWorld<M> {
     }
 }
 
-fn new_core<M>(state: &mut State<M>, cores: u16, core: u16) -> CoreState<M> {
-    let senders = usize::from(cores) + 1;
-    CoreState {
-        inbox: VecDeque::new(),
-        run_at: None,
-        park_until: Nanos::ZERO,
-        busy_until: Nanos::ZERO,
-        polls: 0,
-        polled: 0,
-        rng: state.rng.fork(u64::from(core)),
-        ended: false,
-        mail: (0..senders).map(|_| VecDeque::new()).collect(),
-        mail_last: vec![Nanos::ZERO; senders],
-    }
-}
-
-impl<M> State<M> {
-    pub(crate) fn paused_until(&self, node: u16) -> Option<Nanos> {
-        self.nodes[usize::from(node)].paused_until.filter(|&t| t > self.now)
-    }
-
-    pub(crate) fn resume(&mut self, node: u16) {
-        let now = self.now;
-        let n = &mut self.nodes[usize::from(node)];
-        if n.paused_until.is_none_or(|t| t > now) {
-            return;
-        }
-        n.paused_until = None;
-        let cores = n.cores.len() as u16;
-        self.note_step(TraceKind::Resume, node, NONE, 0, 0);
-        for core in 0..cores {
-            self.wake_core(node, core, now);
-        }
-    }
-
-    pub(crate) fn unblock(&mut self, from: u16, to: u16) {
-        if let Some(count) = self.blocked.get_mut(&(from, to)) {
-            *count -= 1;
-            if *count > 0 {
-                return;
-            }
-            self.blocked.remove(&(from, to));
-        }
-        self.note_step(TraceKind::Unblock, NONE, NONE, u64::from(from), u64::from(to));
-        self.release_held(from, to);
-    }
-
-    fn block(&mut self, from: NodeIx, to: NodeIx, lasts: Duration) {
-        *self.blocked.entry((from.0, to.0)).or_insert(0) += 1;
-        self.note_step(TraceKind::Block, NONE, NONE, u64::from(from.0), u64::from(to.0));
-        self.history.trouble(TroubleKind::LinkSlow, Concerns::Link(from, to), lasts);
-        self.schedule(self.now + lasts, Due::Unblock { from: from.0, to: to.0 });
-    }
-
-    /// The faults that touch no core's value.
-    fn strike(&mut self, fault: &Fault) {
-        let now = self.now;
-        match fault {
-            Fault::Start(_) | Fault::Kill(..) => {}
-            Fault::ResetOne(a, b) => {
-                let all = self.streams_between(a.0, b.0);
-                if !all.is_empty() {
-                    let which = self.rng.below(all.len() as u64) as usize;
-                    self.reset_stream(all[which]);
-                }
-            }
-            Fault::ResetAll(a, b) => {
-                for id in self.streams_between(a.0, b.0) {
-                    self.reset_stream(id);
-                }
-            }
-            Fault::Partition { from, to, both, lasts } => {
-                for &a in from {
-                    for &b in to {
-                        self.block(a, b, *lasts);
-                        if *both {
-                            self.block(b, a, *lasts);
-                        }
-                    }
-                }
-            }
-            Fault::Delay { a, b, by, lasts } => {
-                let pair = (a.0.min(b.0), a.0.max(b.0));
-                self.delays.push((pair, *by, now + *lasts));
-                self.history.trouble(TroubleKind::LinkSlow, Concerns::Link(*a, *b), *lasts);
-            }
-            Fault::Pause(node, lasts) => {
-                let until = now + *lasts;
-                let n = &mut self.nodes[usize::from(node.0)];
-                if n.phase == Phase::Down {
-                    return;
-                }
-                n.paused_until = Some(n.paused_until.map_or(until, |t| t.max(until)));
-                self.note_step(TraceKind::Pause, node.0, NONE, until.0, 0);
-                self.history.trouble(TroubleKind::Paused, Concerns::Node(*node), *lasts);
-                self.schedule(until, Due::Resume { node: node.0 });
-            }
-            Fault::Stall(node, core, lasts) => {
-                let until = now + *lasts;
-                let n = &mut self.nodes[usize::from(node.0)];
-                let Some(c) = n.cores.get_mut(usize::from(*core)) else { return };
-                c.busy_until = c.busy_until.max(until);
-                self.note_step(TraceKind::Stall, node.0, *core, until.0, 0);
-                self.history.trouble(TroubleKind::Paused, Concerns::Node(*node), *lasts);
-            }
-            Fault::Store { node, mode, lasts } => self.store_mode(*node, *mode, *lasts),
-        }
-    }
-}
-
 impl<M: Send + 'static> Drop for SimWorld<M> {
     /// When a test fails, says how to see it again.
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            if let Ok(state) = self.state.try_borrow() {
-                for line in state.trace.lines(LINES_ON_FAILURE) {
-                    eprintln!("  {line}");
-                }
-                eprintln!(
-                    "simulated world: seed {} failed at {} after {} steps, trace hash {:032x}",
-                    self.seed,
-                    state.now,
-                    state.trace.count(),
-                    state.trace.hash()
-                );
+        if std::thread::panicking()
+            && let Ok(state) = self.state.try_borrow()
+        {
+            for line in state.trace.lines(LINES_ON_FAILURE) {
+                eprintln!("  {line}");
             }
+            eprintln!(
+                "simulated world: seed {} failed at {} after {} steps, trace hash {:032x}",
+                self.seed,
+                state.now,
+                state.trace.count(),
+                state.trace.hash()
+            );
         }
-        // What users wrote is dropped while nothing is borrowed.
+        // What users wrote is dropped while nothing is borrowed; clients first, as in a kill.
+        let tasks = self.tasks.try_borrow_mut().map(|mut tasks| tasks.clear());
+        drop(tasks);
         self.hosts.clear();
     }
 }
@@ -808,62 +503,5 @@ impl<M: Send + 'static> std::fmt::Debug for SimWorld<M> {
             .field("now", &self.now())
             .field("tasks", &self.tasks.borrow().len())
             .finish_non_exhaustive()
-    }
-}
-
-/// What a task may do to its world. Clones are of the same world.
-pub struct SimHandle<M: Send + 'static> {
-    state: Rc<RefCell<State<M>>>,
-    tasks: Rc<RefCell<Tasks>>,
-    time: SimTime,
-}
-
-impl<M: Send + 'static> SimHandle<M> {
-    /// The clock.
-    #[must_use]
-    pub const fn time(&self) -> &SimTime {
-        &self.time
-    }
-
-    /// Spawns a task; see [`SimWorld::spawn`].
-    pub fn spawn<F>(&self, node: Option<NodeIx>, future: F) -> Task<F::Output>
-    where
-        F: Future + 'static,
-        F::Output: 'static,
-    {
-        let life = node.map(|n| (n.0, self.state.borrow().nodes[usize::from(n.0)].life));
-        self.tasks.borrow_mut().spawn(life, future)
-    }
-
-    /// Schedules one fault; one in the past happens next.
-    pub fn schedule(&self, at: Nanos, fault: Fault) {
-        let mut state = self.state.borrow_mut();
-        let index = state.faults.len() as u32;
-        state.faults.push(fault);
-        state.schedule(at, Due::Fault { index });
-    }
-
-    /// Lets a fault happen next.
-    pub fn inject(&self, fault: Fault) {
-        self.schedule(Nanos::ZERO, fault);
-    }
-
-    /// Writes a line into the trace.
-    pub fn note(&self, text: impl Into<String>) {
-        let mut state = self.state.borrow_mut();
-        let at = state.local;
-        state.trace.note(at, text.into());
-    }
-}
-
-impl<M: Send + 'static> Clone for SimHandle<M> {
-    fn clone(&self) -> Self {
-        Self { state: self.state.clone(), tasks: self.tasks.clone(), time: self.time.clone() }
-    }
-}
-
-impl<M: Send + 'static> std::fmt::Debug for SimHandle<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SimHandle").field("now", &self.time.now()).finish_non_exhaustive()
     }
 }

@@ -117,7 +117,8 @@ impl Allocator {
     }
 
     /// The core stopped waiting for the call of [`Allocator::store_op`]: the refill starts over.
-    /// A block that is taken all the same is given up.
+    /// The answer to that call must not be passed in any more (its token is forgotten); a block
+    /// that it took all the same is given up.
     pub fn on_timeout(&mut self) {
         self.refill = Refill::Idle;
     }
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_after_a_timeout_changes_nothing() {
+    fn an_answer_nobody_waits_for_changes_nothing() {
         let mut one = Allocator::new(Block::EMPTY);
         one.store_op().unwrap();
         one.on_timeout();

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::ids::StoreVersion;
+use crate::limits::MAX_FENCE;
 use crate::location::{
     Batch, BatchOutcome, Cursor, Key, LocationStore, ReadAnswer, Record, ScanPage, StoreError,
     Write, check_batch, check_key,
@@ -73,10 +74,10 @@ impl State {
     }
 
     fn remove(&mut self, key: &[u8]) {
-        if let Some((key, entry)) = self.records.remove_entry(key) {
-            if let Some(at) = entry.expires_at {
-                self.by_expiry.remove(&(at, key));
-            }
+        if let Some((key, entry)) = self.records.remove_entry(key)
+            && let Some(at) = entry.expires_at
+        {
+            self.by_expiry.remove(&(at, key));
         }
     }
 
@@ -92,23 +93,21 @@ impl State {
         }
     }
 
-    fn next_version(&mut self) -> Result<StoreVersion, StoreError> {
-        let version = StoreVersion::new(self.last_version + 1)
-            .ok_or_else(|| StoreError::Failed("store versions have run out".into()))?;
-        self.last_version = version.get();
-        Ok(version)
+    fn next_version(&mut self) -> StoreVersion {
+        self.last_version += 1;
+        StoreVersion::new(self.last_version).expect("the call was checked to have versions left")
     }
 
-    fn apply(&mut self, batch: &Batch, now: Nanos) -> Result<BatchOutcome, StoreError> {
+    fn apply(&mut self, batch: &Batch, now: Nanos) -> BatchOutcome {
         for (condition, wanted) in batch.conditions.iter().enumerate() {
             let live = self.live(wanted.key(), now);
             if !wanted.holds(live.map(|entry| (&*entry.value, entry.version))) {
-                return Ok(BatchOutcome::Conflict { condition });
+                return BatchOutcome::Conflict { condition };
             }
         }
         let mut versions = Vec::with_capacity(batch.writes.len());
         for write in &batch.writes {
-            let version = self.next_version()?;
+            let version = self.next_version();
             self.remove(write.key());
             if let Write::Put { key, value, ttl } = write {
                 let expires_at = ttl.map(|ttl| now + ttl);
@@ -120,7 +119,7 @@ impl State {
             }
             versions.push(version);
         }
-        Ok(BatchOutcome::Committed(versions))
+        BatchOutcome::Committed(versions)
     }
 }
 
@@ -186,7 +185,12 @@ impl LocationStore for MemoryStore {
         let mut state = self.lock();
         let now = (self.clock)();
         state.sweep(now);
-        batches.iter().map(|batch| state.apply(batch, now)).collect()
+        // Checked for the whole call, so that no batch is left half applied.
+        let writes = batches.iter().map(|batch| batch.writes.len() as u64).sum::<u64>();
+        if writes > MAX_FENCE - state.last_version {
+            return Err(StoreError::Failed("store versions have run out (2^63-1 used)".into()));
+        }
+        Ok(batches.iter().map(|batch| state.apply(batch, now)).collect())
     }
 
     fn scan(
@@ -243,6 +247,20 @@ mod tests {
         assert_eq!(store.held_records(), 2);
         store.commit(&[put(b"c", None)], second).unwrap();
         assert_eq!(store.held_records(), 2);
+    }
+
+    /// Proves R0-3.
+    #[test]
+    fn versions_that_run_out_refuse_the_call_whole() {
+        let store = MemoryStore::with_clock(Arc::new(|| Nanos(0)));
+        store.lock().last_version = MAX_FENCE - 1;
+        let put = |key: &[u8]| Write::Put { key: key.to_vec(), value: vec![], ttl: None };
+        let batch = |writes| Batch { conditions: vec![], writes };
+        let second = Duration::from_secs(1);
+        let both = [batch(vec![put(b"a")]), batch(vec![put(b"b")])];
+        assert!(matches!(store.commit(&both, second), Err(StoreError::Failed(_))));
+        assert_eq!(store.held_records(), 0);
+        store.commit(&both[..1], second).unwrap();
     }
 
     #[test]

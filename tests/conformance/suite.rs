@@ -1,4 +1,5 @@
-//! Runs the suite, one test per provider and a memory store that checks the suite's own list.
+#![forbid(unsafe_code)]
+//! The suite, on every provider.
 
 use homing::location::LocationStore;
 use homing::store::conformance;

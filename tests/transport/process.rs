@@ -52,7 +52,7 @@ fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Thousands of streams, closed in every way there is, leave no descriptor behind.
+/// A thousand streams, closed in every way there is, leave no descriptor behind.
 pub(crate) fn descriptors_are_back_at_the_baseline<D: Driver>((): ()) {
     alone(|| {
         let baseline = open_descriptors();
@@ -63,7 +63,7 @@ pub(crate) fn descriptors_are_back_at_the_baseline<D: Driver>((): ()) {
             let mut one = cores.pop().unwrap();
             let mut zero = cores.pop().unwrap();
             let before = open_descriptors();
-            for n in 0..1500u64 {
+            for n in 0..500u64 {
                 let conn = a.env.dial(&endpoint);
                 a.wait_connected(conn);
                 let there = zero.wait_accepted();

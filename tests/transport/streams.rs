@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 pub(crate) fn bytes_arrive_whole_and_in_order_both_ways<D: Driver>(net: Net) {
     let place = Place::new(net);
     let ((mut a, a_conn), (mut b, b_conn)) = place.pair::<D>();
-    let stream = pattern(20 * MIB);
+    let stream = pattern(8 * MIB);
     let (mut a_at, mut b_at) = (0, 0);
     let piece = |at: usize| 1 + (at.wrapping_mul(2_654_435_761) >> 7) % 100_000;
     pump(&mut [&mut a, &mut b], |sides| {

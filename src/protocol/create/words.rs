@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::super::commit::CommitOutcome;
-use super::super::resolve::{OwnerSight, Row};
 use crate::error::Error;
 use crate::ids::{MeshName, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey, StoreVersion};
+use crate::protocol::commit::CommitOutcome;
+use crate::protocol::resolve::{OwnerSight, Row};
 use crate::store::records::DeadOwner;
 use crate::time::Nanos;
 

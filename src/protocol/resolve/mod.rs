@@ -37,9 +37,9 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::commit::CommitOutcome;
+use crate::protocol::commit::CommitOutcome;
 pub use classify::{Answer, Classified, OwnerSight, Row, SeenLease, classify};
-pub use rows::{decode_owner, decode_row, owner_keys};
+pub use rows::{decode_owner, decode_row, node_entry, owner_keys};
 pub use words::{Effect, Event, ReadId, ResolveCounters};
 
 use crate::env::Planted;

@@ -1,10 +1,10 @@
 #![forbid(unsafe_code)]
 //! What goes into the resolver and what comes out of it.
 
-use super::super::commit::CommitOutcome;
 use super::{Answer, OwnerSight, Row};
 use crate::error::Error;
 use crate::ids::ObjectKey;
+use crate::protocol::commit::CommitOutcome;
 use crate::route::Route;
 use crate::store::records::DeadOwner;
 use crate::time::Nanos;

@@ -47,6 +47,9 @@
 mod end;
 mod start;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use crate::env::{LeaseView, StoreAnswer, StoreOp};

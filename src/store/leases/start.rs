@@ -86,11 +86,11 @@ impl Keeper {
     }
 
     fn decide(&mut self, found: Found, now: Nanos, out: &mut Vec<KeeperEffect>) {
-        if let Some((owner, version)) = &found.owner {
-            if owner.lifecycle == self.config.lifecycle {
-                self.adopt_own(owner.clone(), *version, found.hash_seed, now, out);
-                return;
-            }
+        if let Some((owner, version)) = &found.owner
+            && owner.lifecycle == self.config.lifecycle
+        {
+            self.adopt_own(owner.clone(), *version, found.hash_seed, now, out);
+            return;
         }
         if self.release.is_some() {
             self.end_release(true, out);
@@ -259,11 +259,11 @@ impl Keeper {
 
     /// Reads again after a pause, unless the Store has failed for too long.
     fn look_again(&mut self, now: Nanos, out: &mut Vec<KeeperEffect>) {
-        if let Some(deadline) = self.release {
-            if self.doubt.is_none() || now >= deadline {
-                self.end_release(self.doubt.is_none(), out);
-                return;
-            }
+        if let Some(deadline) = self.release
+            && (self.doubt.is_none() || now >= deadline)
+        {
+            self.end_release(self.doubt.is_none(), out);
+            return;
         }
         let failing = self.failing_since.map(|since| now.since(since)).unwrap_or_default();
         if failing >= self.config.start_timeout {

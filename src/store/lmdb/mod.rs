@@ -217,14 +217,39 @@ impl Shared {
     }
 
     fn write(&self, batches: &[Batch], now: Nanos) -> Result<Vec<BatchOutcome>, StoreError> {
-        let mut txn = self.env.write_txn().map_err(|e| self.failed(&e))?;
-        let outcomes = self.tree.apply(&mut txn, batches, now).map_err(|e| self.failed(&e))?;
-        txn.commit().map_err(|e| match e {
+        match self.try_write(batches, now) {
+            Err((heed::Error::Mdb(MdbError::MapFull), _)) if self.age_free_pages().is_ok() => {
+                self.try_write(batches, now)
+            }
+            result => result,
+        }
+        .map_err(|(e, in_commit)| match e {
             heed::Error::Mdb(MdbError::MapFull) => self.failed(&e),
             // The page that makes the commit current may or may not have been written.
-            e => StoreError::Unknown(format!("the store in {:?}: {e}", self.dir)),
-        })?;
+            e if in_commit => StoreError::Unknown(format!("the store in {:?}: {e}", self.dir)),
+            e => self.failed(&e),
+        })
+    }
+
+    /// One transaction; an error says whether it came from the commit itself.
+    fn try_write(
+        &self,
+        batches: &[Batch],
+        now: Nanos,
+    ) -> Result<Vec<BatchOutcome>, (heed::Error, bool)> {
+        let mut txn = self.env.write_txn().map_err(|e| (e, false))?;
+        let outcomes = self.tree.apply(&mut txn, batches, now).map_err(|e| (e, false))?;
+        txn.commit().map_err(|e| (e, true))?;
         Ok(outcomes)
+    }
+
+    /// Makes the pages that the last commit freed usable: they are so only for the commit after
+    /// the next, and only when no reader that died still holds them.
+    fn age_free_pages(&self) -> Result<(), heed::Error> {
+        self.env.clear_stale_readers()?;
+        let mut txn = self.env.write_txn()?;
+        self.tree.touch(&mut txn)?;
+        txn.commit()
     }
 }
 
@@ -249,7 +274,7 @@ impl LocationStore for LmdbStore {
             .turns
             .take(super::boottime() + budget)
             .map_err(|e| StoreError::Failed(format!("the store in {:?}: {e}", shared.dir)))?;
-        if shared.commits.fetch_add(1, Ordering::Relaxed) % READER_CHECK_EVERY == 0 {
+        if shared.commits.fetch_add(1, Ordering::Relaxed).is_multiple_of(READER_CHECK_EVERY) {
             shared.env.clear_stale_readers().map_err(|e| shared.failed(&e))?;
         }
         shared.write(batches, super::boottime())

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
@@ -66,7 +67,9 @@ fn check_layout(dir: &Path, unusable: impl Fn(io::Error) -> Error) -> Result<(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             // Whole or not at all: a process that dies here leaves no half line. Several that do
             // this at the same time write the same.
-            let own = dir.join(format!("{LAYOUT_FILE}.{}", std::process::id()));
+            static OPENS: AtomicU64 = AtomicU64::new(0);
+            let unique = OPENS.fetch_add(1, Ordering::Relaxed);
+            let own = dir.join(format!("{LAYOUT_FILE}.{}-{unique}", std::process::id()));
             fs::write(&own, format!("{LAYOUT}\n")).map_err(&unusable)?;
             fs::rename(&own, &file).map_err(unusable)
         }
@@ -81,12 +84,12 @@ fn sweep(dir: &Path, keep: &Path) {
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
         let of_a_boot = name.strip_prefix(BOOT_PREFIX).is_some_and(is_boot_id);
-        if of_a_boot && path != keep {
-            if let Err(e) = fs::remove_dir_all(&path) {
-                if e.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!("the store of an earlier boot in {path:?} stays: {e}");
-                }
-            }
+        if of_a_boot
+            && path != keep
+            && let Err(e) = fs::remove_dir_all(&path)
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("the store of an earlier boot in {path:?} stays: {e}");
         }
     }
 }

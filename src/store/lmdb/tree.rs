@@ -140,6 +140,12 @@ impl Tree {
         }
     }
 
+    /// A write that changes nothing.
+    pub(super) fn touch(&self, txn: &mut RwTxn<'_>) -> Result<(), heed::Error> {
+        let version = self.last_version(txn)?;
+        self.tree.put(txn, VERSION, &version.to_be_bytes())
+    }
+
     /// Applies a call's batches. On an error the transaction must be dropped.
     pub(super) fn apply(
         &self,

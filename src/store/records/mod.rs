@@ -165,36 +165,4 @@ fn check_type(key: &[u8], name: &str) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Proves R0-1, R0-2.
-    #[test]
-    fn keys_of_the_longest_ids_fit_every_provider_and_stay_distinct() {
-        let id = "x".repeat(MAX_ID_BYTES);
-        let rid = NodeRid::new([0xffu8; MAX_ID_BYTES]).unwrap();
-        let keys = [
-            authority_key(ObjectKind::Actor, &id),
-            authority_key(ObjectKind::Spot, &id),
-            node_key(&rid),
-            lease_key(&rid),
-            owner_key(&rid),
-            generation_key(),
-            hash_seed_key(),
-        ];
-        for key in &keys {
-            crate::location::check_key(key).unwrap();
-        }
-        let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
-        assert_eq!(distinct.len(), keys.len());
-    }
-
-    #[test]
-    fn decode_errors_name_the_key_and_the_reason() {
-        let e = parse_hex128(b"k", "attempt", "12").unwrap_err();
-        assert_eq!(e.kind(), ErrorKind::ProtocolError);
-        assert!(e.text().contains("\"k\"") && e.text().contains("attempt \"12\""), "{e}");
-        assert!(parse_hex128(b"k", "attempt", &"+".repeat(32)).is_err());
-        assert_eq!(parse_hex128(b"k", "a", &format!("{:032x}", 77)).unwrap(), 77);
-    }
-}
+mod tests;

@@ -1,12 +1,12 @@
 #![forbid(unsafe_code)]
 //! Ends: telling everybody, and removing what was written.
 
-use super::super::super::commit::CommitOutcome;
-use super::super::super::resolve::Row;
 use super::super::{AttemptEnd, CreateAnswer, Effect, Incarnation, JoinReply, Shared};
 use super::{Attempt, Out, Phase};
 use crate::error::Error;
 use crate::ids::{ObjectKey, StoreVersion};
+use crate::protocol::commit::CommitOutcome;
+use crate::protocol::resolve::Row;
 use crate::time::Nanos;
 
 impl Attempt {

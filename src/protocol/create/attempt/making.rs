@@ -1,13 +1,13 @@
 #![forbid(unsafe_code)]
 //! Reserving, running the factory, committing.
 
-use super::super::super::commit::CommitOutcome;
-use super::super::super::resolve::Row;
 use super::super::{AttemptEnd, CallId, Effect, FactoryOutcome, Shared, too_late};
 use super::ending::{fenced, no_answer};
 use super::{Attempt, Built, Out, Phase};
 use crate::error::Error;
 use crate::ids::{ObjectGeneration, StoreVersion};
+use crate::protocol::commit::CommitOutcome;
+use crate::protocol::resolve::Row;
 use crate::time::Nanos;
 
 impl Attempt {

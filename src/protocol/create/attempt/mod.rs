@@ -7,14 +7,14 @@ mod reading;
 
 use std::sync::Arc;
 
-use super::super::commit::CommitOutcome;
-use super::super::resolve::{OwnerSight, Row};
 use super::{
-    AttemptEnd, CallId, CreateAnswer, Effect, FactoryOutcome, Incarnation, JoinReply, RETRY_PAUSE,
-    Shared, shutting_down, too_late, type_mismatch,
+    AttemptEnd, CallId, CreateAnswer, Effect, JoinReply, Shared, shutting_down, too_late,
+    type_mismatch,
 };
 use crate::error::Error;
 use crate::ids::{ObjectGeneration, ObjectKey, StoreVersion};
+use crate::protocol::commit::CommitOutcome;
+use crate::protocol::resolve::Row;
 use crate::time::Nanos;
 
 /// Somebody who waits: a caller here, or a node that joined.

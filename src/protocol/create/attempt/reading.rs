@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use super::super::super::resolve::{OwnerSight, Row};
 use super::super::{CallId, CreateAnswer, Effect, JoinReply, RETRY_PAUSE, Shared, type_mismatch};
 use super::ending::{incarnation, no_answer, told};
 use super::{Attempt, Caller, Out, Phase};
 use crate::error::Error;
 use crate::ids::ObjectKey;
+use crate::protocol::resolve::{OwnerSight, Row};
 use crate::time::Nanos;
 
 impl Attempt {
@@ -101,6 +101,7 @@ impl Attempt {
             None => self.existing(&row, shared, now, out),
             Some(number) if is_mine && number == self.number => {
                 self.generation = Some(row.authority.object_generation);
+                self.keep_type(Arc::from(&*row.authority.type_name), out);
                 self.run(row.authority.object_generation, row.version, shared, now, out);
             }
             Some(_) if is_mine => {
