@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 
 /// Homing: Actors that are found by id, wherever they live now.
 #[derive(Parser)]
-#[command(name = "homing", version, about)]
+#[command(name = "homing", version, about, max_term_width = 80)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -54,7 +54,7 @@ pub(crate) struct Args {
     pub(crate) actors: u32,
 
     /// Seconds of load
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = range::<u64>(1, 3600))]
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = range::<u64>(1, 3600))]
     pub(crate) seconds: u64,
 
     /// Bytes each message carries beside its number
@@ -81,6 +81,11 @@ pub(crate) struct Args {
     /// Print the summary as one JSON object on the last line, too
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Seconds after which a process that says nothing has failed
+    #[arg(long, hide = true, value_name = "N", default_value_t = 30,
+          value_parser = range::<u64>(1, 3600))]
+    pub(crate) patience: u64,
 
     /// Tamper with a delivery: the verdict has to notice
     #[arg(long, hide = true, value_enum)]

@@ -16,9 +16,6 @@ use super::talk::{Config, Order, Report};
 
 /// How often progress is shown.
 const REDRAW: Duration = Duration::from_millis(100);
-/// How long a process may say nothing. It says something at least once a second, except while
-/// its node starts.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Steps per second of the bar that shows time.
 const STEPS_PER_SECOND: u64 = 10;
 /// The rid of the node that asks in the end.
@@ -35,6 +32,8 @@ pub(crate) enum Stop {
 enum Steps {
     /// What the processes report.
     Reported,
+    /// How many processes have carried their order out.
+    Answers,
     /// The time that has passed.
     Time,
 }
@@ -94,7 +93,7 @@ impl<'a> Run<'a> {
         for node in 0..nodes {
             self.start_process(&format!("node-{node}"))?;
         }
-        let started = self.wait(0..nodes as usize, Steps::Reported)?;
+        let started = self.wait(0..nodes as usize, Steps::Answers)?;
         self.progress.end();
         self.say_started(0, &started);
         Ok(())
@@ -196,7 +195,7 @@ impl<'a> Run<'a> {
         self.begin("shutting down", all.len() as u64);
         self.order(all.clone(), || Order::Stop);
         self.nodes.iter_mut().for_each(|node| node.is_stopping = true);
-        self.wait(all, Steps::Reported)?;
+        self.wait(all, Steps::Answers)?;
         self.nodes.iter_mut().try_for_each(NodeProcess::ended_well).map_err(Stop::Failed)?;
         self.progress.end();
         Ok(())
@@ -240,6 +239,7 @@ impl<'a> Run<'a> {
             self.check_silence(first, &answers)?;
             let position = match steps {
                 Steps::Reported => self.figures.progress(),
+                Steps::Answers => answers.iter().flatten().count() as u64,
                 Steps::Time => (began.elapsed().as_secs_f64() * STEPS_PER_SECOND as f64) as u64,
             };
             let has_load = matches!(steps, Steps::Time);
@@ -261,18 +261,20 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A process that stands still is a failure like one that is gone.
+    /// A process that stands still is a failure like one that is gone. Each says something at least
+    /// once a second, except while its node starts.
     fn check_silence(&self, first: usize, answers: &[Option<Report>]) -> Result<(), Stop> {
+        let patience = Duration::from_secs(self.args.patience);
         let silent = self.nodes[first..]
             .iter()
             .zip(answers)
-            .find(|(node, answer)| answer.is_none() && node.heard.elapsed() > PATIENCE);
+            .find(|(node, answer)| answer.is_none() && node.heard.elapsed() > patience);
         silent.map_or(Ok(()), |(node, _)| {
             Err(Stop::Failed(format!(
                 "{} (process {}) has said nothing for {} s",
                 node.name,
                 node.pid(),
-                PATIENCE.as_secs()
+                patience.as_secs()
             )))
         })
     }

@@ -97,7 +97,11 @@ impl Summary {
         self.load_rows(args, &mut rows);
         self.error_rows(&mut rows);
         self.comparison_rows(&mut rows);
-        let mut page = format!("\n{}\n\n", headline(args));
+        let mut page = format!("\n{}\n", headline(args));
+        if let Some(sabotage) = args.sabotage {
+            let _ = writeln!(page, "one delivery was tampered with: {sabotage:?}");
+        }
+        page.push('\n');
         for (name, text) in rows {
             let _ = writeln!(page, "  {name:<10} {text}");
         }
@@ -229,7 +233,7 @@ impl Summary {
             "request_us": {
                 "p50": load.latency.p50,
                 "p99": load.latency.p99,
-                "p99.9": load.latency.p999,
+                "p99_9": load.latency.p999,
                 "max": load.latency.max,
             },
             "cache_hits": load.cache_hits,
@@ -273,7 +277,7 @@ pub(crate) fn json_line(args: &Args, outcome: &Outcome) -> String {
 }
 
 /// What is run.
-pub(crate) fn headline(args: &Args) -> String {
+fn headline(args: &Args) -> String {
     format!(
         "{} over {}, {}, {} payload",
         counted(args.nodes, "node"),
