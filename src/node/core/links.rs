@@ -455,6 +455,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let (rid, node_generation) = (state.info.peer.rid.clone(), state.info.peer.node_generation);
         let duration = Duration::from_millis(update.message_follow_duration_ms);
         self.broadcast(env, || Mail::PeerFollow { rid: rid.clone(), node_generation, duration });
+        if update.draining {
+            let lease_generation = update.owner_lease_generation;
+            self.broadcast(env, || Mail::PeerEnds { rid: rid.clone(), lease_generation });
+        }
     }
 
     fn answer_probe(&mut self, env: &mut E, link: LinkId, lane: u16, probe_id: u64) {
