@@ -373,6 +373,51 @@ fn a_shutdown_answers_everything_pending() {
     open_gate(&gate);
 }
 
+/// A link is up for the acceptor before the dialer has all of its lanes. What the acceptor sends on
+/// the first lanes meanwhile is answered.
+///
+/// Proves R4-1, R1-3.
+#[test]
+fn a_request_on_a_link_that_is_still_being_made_is_answered() {
+    let world = World::new();
+    let proxy = Proxy::new();
+    let mut setup = world.setup("acceptor");
+    setup.advertise = Some(proxy.endpoint());
+    setup.listen = Some(world.free_tcp());
+    setup.cores = Some(2);
+    setup.request_ms = Some(20_000);
+    let (acceptor, _) = world.node(&setup);
+    proxy.lead_to(setup.listen.as_ref().unwrap());
+    acceptor.make("there", None).unwrap();
+    let mut setup = world.setup("dialer");
+    setup.cores = Some(2);
+    setup.request_ms = Some(20_000);
+    let (dialer, _) = world.node(&setup);
+    // Enough ids for both lanes.
+    let ids: Vec<String> = (0..32).map(|n| format!("a{n}")).collect();
+    ids.iter().for_each(|id| drop(dialer.make(id, None).unwrap()));
+    proxy.hold_later_connections(true);
+    std::thread::scope(|s| {
+        let waiting = s.spawn(|| dialer.note("there", 1));
+        eventually("the link to be up for one side", || {
+            (acceptor.count(Counter::LinksUp) == 1).then_some(())
+        });
+        assert_eq!(dialer.count(Counter::LinksUp), 0);
+        let asking: Vec<_> =
+            ids.iter().map(|id| (s.spawn(|| acceptor.note(id, 7)), id.as_str())).collect();
+        eventually("an answer on the first lane", || {
+            asking.iter().any(|(request, _)| request.is_finished()).then_some(())
+        });
+        assert_eq!(dialer.count(Counter::LinksUp), 0);
+        proxy.hold_later_connections(false);
+        for (request, id) in asking {
+            assert_eq!(request.join().unwrap(), Ok(1), "{id}");
+        }
+        assert_eq!(waiting.join().unwrap(), Ok(1));
+    });
+    assert_eq!(dialer.count(Counter::RepliesUnroutable), 0);
+}
+
 /// Case: Link cut after write ⇒ unknown outcome error; ≤1 execution; no resend.
 ///
 /// Proves R4-7, R4-6, R2.6-3.
