@@ -1,3 +1,4 @@
+#![deny(unsafe_code)] // one provider lifts it: opening the embedded store's map
 //! Homing: Actors that are found by id, wherever they live now.
 #![warn(missing_docs)]
 
@@ -23,12 +24,13 @@ pub mod transport;
 
 pub mod object;
 
-mod node;
+pub mod node;
 
 #[cfg(feature = "sim")]
 pub mod sim;
 
 pub use error::{Error, ErrorKind, Result};
+pub use exec::idle::Idle;
 pub use node::{
     ActorHandle, Actors, Counter, Counters, CreateOutcome, Creating, Node, NodeBuilder, Request,
     Requesting, Resolver, Sending, block_on,
@@ -51,3 +53,8 @@ pub mod prelude {
     #[cfg(feature = "lmdb")]
     pub use crate::store::lmdb::LmdbStore;
 }
+
+/// The README's program, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeProgram;

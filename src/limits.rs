@@ -25,8 +25,6 @@ pub const MAX_MAX_FRAME_BYTES: u32 = 1 << 30;
 pub const MAX_LANES: u16 = 16;
 /// Cores per node at most.
 pub const MAX_CORES: u16 = 256;
-/// Routes the cache holds.
-pub const DEFAULT_ROUTE_CACHE_CAPACITY: usize = 65_536;
 /// Bytes of operations a core keeps waiting (resolving, for a link, for credit) at most.
 pub const WAITING_BUDGET_BYTES: u64 = 64 << 20;
 /// Bytes of credit a receiver grants per lane.
@@ -87,10 +85,6 @@ pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(2);
 pub const RECONNECT_MIN: Duration = Duration::from_millis(50);
 /// Longest pause before a lost peer is dialled again.
 pub const RECONNECT_MAX: Duration = Duration::from_secs(5);
-/// Returned credit is worth a record of its own from this share of the window on: 1/16.
-pub const CREDIT_RETURN_DIVISOR: u32 = 16;
-/// Returned credit is sent at the latest after this time.
-pub const CREDIT_RETURN_DELAY: Duration = Duration::from_millis(1);
 /// How long the Store may fail in a row while a node starts.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a node whose lease has lapsed looks whether it was renewed.

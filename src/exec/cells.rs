@@ -138,6 +138,7 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // threads of the tests
 mod tests {
     use super::*;
     use std::sync::Mutex;

@@ -38,11 +38,14 @@ pub struct NodeBuilder {
     mesh: Result<MeshName>,
     rid: Option<Result<NodeRid>>,
     listen: Result<Endpoint>,
-    change: Vec<Box<dyn FnOnce(&mut Settings) + Send>>,
+    change: Vec<Change>,
     store: Option<Arc<dyn LocationStore>>,
     registry: Registry,
     errors: Vec<Error>,
 }
+
+/// One setting that was named, applied when all are known.
+type Change = Box<dyn FnOnce(&mut Settings) + Send>;
 
 /// A builder whose values have been checked.
 pub(crate) struct Plan {
@@ -146,17 +149,17 @@ impl NodeBuilder {
 
     /// How long a route is cached; 0 for not at all. 15 s when left out (R2.2-2).
     pub fn route_cache_max_age(self, max_age: Duration) -> Self {
-        self.set(move |s| s.route_cache_max_age = max_age)
+        self.set(move |s| s.lifetimes.max_age = max_age)
     }
 
-    /// Routes each core caches. 65,536 when left out.
+    /// Routes the node caches. 65,536 when left out.
     pub fn route_cache_capacity(self, routes: usize) -> Self {
         self.set(move |s| s.route_cache_capacity = routes)
     }
 
     /// How long a previous owner relays after a move; 0 for not at all. 30 s when left out.
     pub fn message_follow_duration(self, duration: Duration) -> Self {
-        self.set(move |s| s.message_follow_duration = duration)
+        self.set(move |s| s.lifetimes.follow_duration = duration)
     }
 
     /// Length of the owner lease. 10 s when left out.

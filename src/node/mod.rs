@@ -7,7 +7,8 @@ mod counters;
 mod handles;
 mod oneshot;
 mod operation;
-mod real;
+#[doc(hidden)] // for the suite every driver runs; a program has no use for it
+pub mod real;
 mod settings;
 mod start;
 pub(crate) mod store_threads;
@@ -27,6 +28,7 @@ use crate::env::{Endpoint, Post};
 use crate::error::Result;
 use crate::ids::{ActorId, MeshName, NodeGeneration, NodeRid, ObjectKey, OwnerLeaseGeneration};
 use crate::object::Registry;
+use crate::route::RouteLifetimes;
 use crate::store::records::OwnerGuard;
 use counters::CoreCounters;
 use operation::Mail;
@@ -38,6 +40,7 @@ pub(crate) mod simulated {
     pub(crate) use super::builder::Plan;
     pub(crate) use super::core::Core;
     pub(crate) use super::oneshot::{Taken, oneshot};
+    #[allow(unreachable_pub)] // the name a simulated world carries
     pub use super::operation::Mail;
     pub(crate) use super::start::{parts, report_mail};
     pub(crate) use super::{End, Shared};
@@ -60,7 +63,7 @@ pub(crate) struct Shared {
     pub(crate) poster: Arc<dyn Post<Mail>>,
     pub(crate) counters: Vec<CoreCounters>,
     /// The two durations in force (R0-7).
-    lifetimes: Mutex<(Duration, Duration)>,
+    lifetimes: Mutex<RouteLifetimes>,
     closes: Mutex<BTreeMap<&'static str, u64>>,
     tickets: AtomicU64,
 }
@@ -73,8 +76,7 @@ impl Shared {
         poster: Arc<dyn Post<Mail>>,
     ) -> Self {
         let counters = (0..settings.cores).map(|_| CoreCounters::default()).collect();
-        let lifetimes =
-            Mutex::new((settings.route_cache_max_age, settings.message_follow_duration));
+        let lifetimes = Mutex::new(settings.lifetimes);
         Self {
             settings,
             identity,
@@ -171,7 +173,6 @@ impl Drop for Inner {
 
 impl Node {
     /// Begins to describe a node of this mesh.
-    #[must_use]
     pub fn builder(mesh: &str) -> NodeBuilder {
         NodeBuilder::new(mesh)
     }
@@ -237,7 +238,7 @@ impl Node {
     /// # Errors
     /// `NotConfigured` when the value breaks R0-7 with the follow duration in force.
     pub fn set_route_cache_max_age(&self, max_age: Duration) -> Result<()> {
-        self.configure(|now| now.0 = max_age)
+        self.configure(|now| now.max_age = max_age)
     }
 
     /// Changes how long this node relays after a move (R2.5-4), and shortens cached routes that
@@ -246,22 +247,19 @@ impl Node {
     /// # Errors
     /// `NotConfigured` when the value breaks R0-7 with the cache age in force.
     pub fn set_message_follow_duration(&self, duration: Duration) -> Result<()> {
-        self.configure(|now| now.1 = duration)
+        self.configure(|now| now.follow_duration = duration)
     }
 
-    fn configure(&self, change: impl FnOnce(&mut (Duration, Duration))) -> Result<()> {
+    fn configure(&self, change: impl FnOnce(&mut RouteLifetimes)) -> Result<()> {
         let shared = self.shared();
         let mut lifetimes = shared.lifetimes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = *lifetimes;
         change(&mut wanted);
-        settings::check_cache_and_follow(wanted.0, wanted.1)?;
+        wanted.check()?;
         *lifetimes = wanted;
         // Posted under the lock: two changes reach every core in one order.
         for core in 0..shared.settings.cores {
-            let (route_cache_max_age, message_follow_duration) = wanted;
-            shared
-                .poster
-                .post(core, Mail::Configure { route_cache_max_age, message_follow_duration });
+            shared.poster.post(core, Mail::Configure(wanted));
         }
         Ok(())
     }

@@ -106,6 +106,7 @@ impl Wake for Unpark {
 /// ```
 /// assert_eq!(homing::block_on(async { 1 + 1 }), 2);
 /// ```
+#[allow(clippy::disallowed_methods)] // parks a thread of the application, never a core
 pub fn block_on<F: std::future::IntoFuture>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future.into_future());
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -119,6 +120,7 @@ pub fn block_on<F: std::future::IntoFuture>(future: F) -> F::Output {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // threads of the tests
 mod tests {
     use super::*;
 

@@ -12,7 +12,7 @@ use crate::ids::{
 };
 use crate::object::{Metadata, Payload};
 use crate::protocol::peer::{LinkId, LinkInfo, PeerDescriptor};
-use crate::route::{NodeEntry, Resolution};
+use crate::route::{NodeEntry, Resolution, RouteLifetimes};
 use crate::time::Nanos;
 
 /// How an operation ended: a reply's payload, nothing, or an error.
@@ -209,7 +209,7 @@ pub enum Mail {
     /// Read an authority row for an application thread.
     Find { key: ObjectKey, timeout: Duration, slot: Settler<Result<Option<ActorRef>>> },
     /// To all: new cache age and follow duration.
-    Configure { route_cache_max_age: Duration, message_follow_duration: Duration },
+    Configure(RouteLifetimes),
     /// To all: stop taking in, end what is pending by then; `Stopped` says that it is done.
     Shutdown { deadline_in: Duration, slot: Settler<()> },
     /// To all: end at once.

@@ -30,9 +30,9 @@ use crate::transport::driver::{Driver, StreamParts};
 use crate::transport::epoll::Epoll;
 use crate::transport::listen::BoundListener;
 
-pub(crate) use sources::boottime;
+pub use crate::store::boottime;
 pub(crate) use sources::random_words;
-pub(crate) use threads::spawn_core;
+pub use threads::spawn_core;
 
 use sources::{LoadReader, RandomSource};
 
@@ -40,39 +40,39 @@ use sources::{LoadReader, RandomSource};
 const MAX_MAIL: usize = 1024;
 
 /// Hands a Store call to the Store threads: core, token, call, deadline. Never blocks.
-pub(crate) type SubmitStore = Arc<dyn Fn(u16, u64, StoreOp, Nanos) + Send + Sync>;
+pub type SubmitStore = Arc<dyn Fn(u16, u64, StoreOp, Nanos) + Send + Sync>;
 /// Brings a Store answer to a core: core, token, answer. From any thread; an answer to a core that
 /// has ended is dropped.
-pub(crate) type DeliverStore = Arc<dyn Fn(u16, u64, StoreAnswer) + Send + Sync>;
+pub type DeliverStore = Arc<dyn Fn(u16, u64, StoreAnswer) + Send + Sync>;
 /// Reads what the lease thread published last.
-pub(crate) type ReadLease = Arc<dyn Fn() -> LeaseView + Send + Sync>;
+pub type ReadLease = Arc<dyn Fn() -> LeaseView + Send + Sync>;
 
 /// What a node is made of, for [`RealNode::new`].
-pub(crate) struct RealParts {
+pub struct RealParts {
     /// Number of cores.
-    pub(crate) cores: u16,
+    pub cores: u16,
     /// Where core 0 accepts, if anywhere.
-    pub(crate) listener: Option<BoundListener>,
+    pub listener: Option<BoundListener>,
     /// The way to the Store threads.
-    pub(crate) submit_store: SubmitStore,
+    pub submit_store: SubmitStore,
     /// The node's lease.
-    pub(crate) read_lease: ReadLease,
+    pub read_lease: ReadLease,
     /// What cores do when they have nothing to do.
-    pub(crate) idle: Idle,
+    pub idle: Idle,
 }
 
 /// The doors of a node's cores, and the ways in for its other threads.
-pub(crate) struct RealNode<M, D = Epoll> {
+pub struct RealNode<M, D = Epoll> {
     /// One per core, in order; each is moved to its core's thread.
-    pub(crate) envs: Vec<RealEnv<M, D>>,
+    pub envs: Vec<RealEnv<M, D>>,
     /// Mail from application threads.
-    pub(crate) poster: Arc<dyn Post<M>>,
+    pub poster: Arc<dyn Post<M>>,
     /// Store answers.
-    pub(crate) deliver_store: DeliverStore,
+    pub deliver_store: DeliverStore,
 }
 
 /// The real door of one core. See the module's head.
-pub(crate) struct RealEnv<M, D = Epoll> {
+pub struct RealEnv<M, D = Epoll> {
     core: u16,
     driver: D,
     mailbox: Mailbox<Item<M>>,
@@ -126,7 +126,7 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
     /// # Errors
     /// `NotConfigured` when `cores` is outside `1..=256`; `InternalFailure` when the kernel refuses
     /// what a driver needs.
-    pub(crate) fn new(parts: RealParts) -> Result<Self, Error> {
+    pub fn new(parts: RealParts) -> Result<Self, Error> {
         let RealParts { cores, listener, submit_store, read_lease, idle } = parts;
         if cores == 0 || cores > MAX_CORES {
             return Err(Error::not_configured(format!(

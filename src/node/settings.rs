@@ -9,6 +9,7 @@ use crate::exec::idle::Idle;
 use crate::ids::{MeshName, NodeRid};
 use crate::limits;
 use crate::protocol::peer::{MeshSecret, check_endpoint_secrecy};
+use crate::route::RouteLifetimes;
 
 /// The settings in force.
 #[derive(Clone, Debug)]
@@ -22,9 +23,9 @@ pub(crate) struct Settings {
     pub(crate) advertise: Option<Endpoint>,
     pub(crate) peers: Vec<Endpoint>,
     pub(crate) secret: Option<MeshSecret>,
-    pub(crate) route_cache_max_age: Duration,
+    /// `route_cache_max_age` and `message_follow_duration`.
+    pub(crate) lifetimes: RouteLifetimes,
     pub(crate) route_cache_capacity: usize,
-    pub(crate) message_follow_duration: Duration,
     pub(crate) lease_duration: Duration,
     pub(crate) lease_renew_interval: Duration,
     pub(crate) request_timeout: Duration,
@@ -35,19 +36,6 @@ pub(crate) struct Settings {
     pub(crate) liveness_timeout: Duration,
     pub(crate) max_frame_bytes: u32,
     pub(crate) lane_window_bytes: u32,
-}
-
-/// R0-7: while both are positive, the cache age is at least 5 s shorter than the follow duration.
-pub(crate) fn check_cache_and_follow(cache: Duration, follow: Duration) -> Result<()> {
-    if cache.is_zero() || follow.is_zero() || cache + limits::CACHE_FOLLOW_GAP <= follow {
-        return Ok(());
-    }
-    Err(Error::not_configured(format!(
-        "route_cache_max_age {cache:?} is not at least {:?} shorter than message_follow_duration \
-         {follow:?}: a cached route must end before the detour closes; shorten the first, lengthen \
-         the second, or set one of them to 0",
-        limits::CACHE_FOLLOW_GAP
-    )))
 }
 
 impl Settings {
@@ -63,9 +51,8 @@ impl Settings {
             advertise: None,
             peers: Vec::new(),
             secret: None,
-            route_cache_max_age: limits::DEFAULT_ROUTE_CACHE_MAX_AGE,
-            route_cache_capacity: limits::DEFAULT_ROUTE_CACHE_CAPACITY,
-            message_follow_duration: limits::DEFAULT_MESSAGE_FOLLOW_DURATION,
+            lifetimes: RouteLifetimes::default(),
+            route_cache_capacity: limits::ROUTE_CACHE_ROUTES,
             lease_duration: limits::DEFAULT_LEASE_DURATION,
             lease_renew_interval: limits::DEFAULT_LEASE_RENEW_INTERVAL,
             request_timeout: limits::DEFAULT_REQUEST_TIMEOUT,
@@ -81,7 +68,7 @@ impl Settings {
 
     /// Checks every rule between settings. Nothing has been opened yet.
     pub(crate) fn check(&self) -> Result<()> {
-        check_cache_and_follow(self.route_cache_max_age, self.message_follow_duration)?;
+        self.lifetimes.check()?;
         let range = |name: &str, value: u64, min: u64, max: u64, unit: &str| {
             if (min..=max).contains(&value) {
                 return Ok(());
@@ -112,8 +99,8 @@ impl Settings {
             range(name, ms, 1, 86_400_000, " ms")?;
         }
         for (name, value) in [
-            ("route_cache_max_age", self.route_cache_max_age),
-            ("message_follow_duration", self.message_follow_duration),
+            ("route_cache_max_age", self.lifetimes.max_age),
+            ("message_follow_duration", self.lifetimes.follow_duration),
         ] {
             let ms = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
             range(name, ms, 0, 86_400_000, " ms")?;
@@ -171,7 +158,7 @@ mod tests {
         settings().check().unwrap();
         type Break = fn(&mut Settings);
         let cases: [(Break, &str); 8] = [
-            (|s| s.route_cache_max_age = Duration::from_millis(25_001), "route_cache_max_age"),
+            (|s| s.lifetimes.max_age = Duration::from_millis(25_001), "route_cache_max_age"),
             (|s| s.cores = 0, "cores is 0"),
             (|s| s.max_frame_bytes = 1, "max_frame_bytes is 1"),
             (|s| s.request_timeout = Duration::ZERO, "request_timeout"),
@@ -186,15 +173,5 @@ mod tests {
             let e = s.check().unwrap_err();
             assert!(e.text().contains(word), "{e} does not say {word}");
         }
-    }
-
-    /// Proves R0-7.
-    #[test]
-    fn the_gap_is_checked_only_while_both_are_positive() {
-        let s = Duration::from_secs;
-        assert!(check_cache_and_follow(s(25), s(30)).is_ok());
-        assert!(check_cache_and_follow(s(26), s(30)).is_err());
-        assert!(check_cache_and_follow(s(0), s(1)).is_ok());
-        assert!(check_cache_and_follow(s(99), s(0)).is_ok());
     }
 }

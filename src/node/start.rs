@@ -71,8 +71,8 @@ fn peers(
         max_frame_bytes: settings.max_frame_bytes,
         lane_window_bytes: settings.lane_window_bytes,
         hash_seed_check: ObjectHash::of(started.hash_seed, ObjectKind::Actor, "homing").low(),
-        route_cache_max_age: settings.route_cache_max_age,
-        message_follow_duration: settings.message_follow_duration,
+        route_cache_max_age: settings.lifetimes.max_age,
+        message_follow_duration: settings.lifetimes.follow_duration,
         advertised: Some(endpoint.to_string()),
     };
     Peers::new(config, seed)
@@ -86,7 +86,7 @@ fn descriptor(
     key_id: [u8; 16],
     actor_types: Vec<String>,
 ) -> NodeDescriptor {
-    let follow_ms = settings.message_follow_duration.as_millis();
+    let follow_ms = settings.lifetimes.follow_duration.as_millis();
     NodeDescriptor {
         rid: settings.rid.clone(),
         mesh: settings.mesh.clone(),

@@ -341,6 +341,17 @@ impl RouteCache {
         Ok(())
     }
 
+    /// Changes both durations at once: as the two setters, without a pair in between that the
+    /// rule refuses.
+    ///
+    /// # Errors
+    /// As [`RouteLifetimes::check`]; nothing is changed then.
+    pub fn set_lifetimes(&mut self, lifetimes: RouteLifetimes, now: Nanos) -> Result<()> {
+        lifetimes.check()?;
+        self.lifetimes.max_age = lifetimes.max_age;
+        self.set_follow_duration(lifetimes.follow_duration, now)
+    }
+
     /// Changes this node's follow duration. Lowering it shortens entries that stand and drops
     /// those that are older already (R2.2-6). O(capacity).
     ///

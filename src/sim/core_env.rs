@@ -101,19 +101,28 @@ impl<M: Send + 'static> Env for SimEnv<M> {
     }
 
     fn write(&mut self, conn: ConnId, bytes: &mut Vec<u8>) {
-        self.state.borrow_mut().write(conn, bytes);
+        let mut state = self.state.borrow_mut();
+        state.assert_own(conn, self.node, self.core);
+        state.write(conn, bytes);
     }
 
     fn unsent_bytes(&self, conn: ConnId) -> usize {
-        self.state.borrow().unsent_bytes(conn)
+        let state = self.state.borrow();
+        state.assert_own(conn, self.node, self.core);
+        state.unsent_bytes(conn)
     }
 
     fn close(&mut self, conn: ConnId, flush: bool) {
-        self.state.borrow_mut().close(conn, flush);
+        let mut state = self.state.borrow_mut();
+        state.assert_own(conn, self.node, self.core);
+        state.close(conn, flush);
     }
 
     fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, unread: Vec<u8>) {
-        self.state.borrow_mut().hand_over(conn, to, tag, unread);
+        let mut state = self.state.borrow_mut();
+        state.assert_own(conn, self.node, self.core);
+        assert!(to < state.nodes[usize::from(self.node)].core_count, "core {to} does not exist");
+        state.hand_over(conn, to, tag, unread);
     }
 
     fn stop_listening(&mut self) {

@@ -24,7 +24,7 @@ impl<M: Send + 'static> SimHandle<M> {
         &self.time
     }
 
-    /// Spawns a task; see [`SimWorld::spawn`].
+    /// Spawns a task; see [`super::SimWorld::spawn`].
     pub fn spawn<F>(&self, node: Option<NodeIx>, future: F) -> Task<F::Output>
     where
         F: Future + 'static,

@@ -142,6 +142,7 @@ pub use world::SimWorld;
 /// # Panics
 /// When the variable is set and is not a number.
 #[must_use]
+#[allow(clippy::disallowed_methods)] // a test asks for one seed
 pub fn seeds(range: std::ops::Range<u64>) -> Vec<u64> {
     match std::env::var("HOMING_SIM_SEED") {
         Ok(text) => vec![text.parse().unwrap_or_else(|_| {

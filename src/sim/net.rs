@@ -132,6 +132,19 @@ impl<M> State<M> {
         (s.ends[side].conn == conn && s.ends[side].state != EndState::Gone).then_some((id, side, s))
     }
 
+    /// Asserts that a core uses only streams of its own: over the kernel it could not.
+    pub(crate) fn assert_own(&self, conn: ConnId, node: u16, core: u16) {
+        let (id, side) = split_conn(conn);
+        if let Some(end) = self.streams.get(&id).map(|s| &s.ends[side]) {
+            assert!(
+                end.conn != conn || (end.node, end.core) == (node, core),
+                "n{node}.{core} used a stream of n{}.{}: {conn:?}",
+                end.node,
+                end.core
+            );
+        }
+    }
+
     fn latency(&mut self, a: u16, b: u16) -> Duration {
         let mut d = self.net_rng.duration(self.rates.latency);
         if self.net_rng.chance(self.rates.spike_per_million) {

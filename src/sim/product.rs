@@ -119,7 +119,7 @@ fn build(plan: Plan, start: NodeStart<Mail>) -> Result<(Built<Mail>, Node), Erro
     let built = (0..cores)
         .map(|_| {
             let block = generations.split_front(share);
-            let core = NodeCore::Described(Some((shared.clone(), peers.take(), block)));
+            let core = NodeCore::Described(Some(Box::new((shared.clone(), peers.take(), block))));
             Box::new(core) as Box<dyn SimCore<Mail>>
         })
         .collect();
@@ -137,7 +137,7 @@ type Description = (Arc<Shared>, Option<Peers>, Block);
 
 /// A core in a world; it is made in its first round, because it draws from its door.
 enum NodeCore {
-    Described(Option<Description>),
+    Described(Option<Box<Description>>),
     Running(Box<Core<SimEnv<Mail>>>),
     Ended,
 }
@@ -145,7 +145,9 @@ enum NodeCore {
 impl SimCore<Mail> for NodeCore {
     fn run_once(&mut self, env: &mut SimEnv<Mail>, park_until: Nanos) -> Nanos {
         if let Self::Described(description) = self {
-            let Some((shared, peers, block)) = description.take() else { return Nanos::MAX };
+            let Some((shared, peers, block)) = description.take().map(|d| *d) else {
+                return Nanos::MAX;
+            };
             *self = Self::Running(Box::new(Core::new(shared, env, peers, block)));
         }
         let Self::Running(core) = self else { return Nanos::MAX };

@@ -19,9 +19,11 @@ pub mod conformance;
 use crate::location::{Cursor, MAX_KEY_BYTES, StoreError};
 use crate::time::Nanos;
 
-/// CLOCK_BOOTTIME, which all processes of a host share: the clock of the providers that live on
-/// one host.
-pub(crate) fn boottime() -> Nanos {
+/// CLOCK_BOOTTIME in nanoseconds, which all processes of a host share: the clock of cores, and of
+/// the providers that live on one host.
+#[must_use]
+pub fn boottime() -> Nanos {
+    #[allow(clippy::disallowed_methods)] // the clock of a Store, not of a core
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);

@@ -1,4 +1,5 @@
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods)] // a test starts processes and threads of its own
 //! The Location Store conformance suite, run on every provider here, and what concerns one
 //! provider alone.
 

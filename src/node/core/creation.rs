@@ -10,7 +10,7 @@ use slab::Slab;
 use super::Core;
 use super::inbound::Purpose;
 use super::objects::State;
-use super::store_calls::{StoreUse, owner_keys, row_of};
+use super::store_calls::{StoreUse, row_of};
 use crate::env::{Env, StoreAnswer, StoreOp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{
@@ -26,7 +26,7 @@ use crate::protocol::create::{
     AttemptEnd, CallId, CreateAnswer, Creator, Effect, Event, FactoryOutcome, Incarnation,
     JoinReply, LocalSight,
 };
-use crate::protocol::resolve::Row;
+use crate::protocol::resolve::{Row, owner_keys};
 use crate::store::records::{self, Authority, AuthorityState};
 use crate::time::Nanos;
 use crate::wire::{
@@ -459,7 +459,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 Event::RowAnswered { key, call, row, owner }
             }
             StoreStep::Owner { key, call, row, sent } => {
-                let owner = self.owner_sight(&row.authority, sent, answer);
+                let owner = self.owner_sight(&row, sent, answer);
                 Event::OwnerAnswered { key, call, owner }
             }
             StoreStep::Commit { key, call } => {

@@ -1,144 +1,160 @@
 #![forbid(unsafe_code)]
-//! The end of an object: closed, its row deleted, then the id is Missing (R2.2b-2).
+//! Carries out what the destruction machine wants: closing an object, then deleting its row.
+
+use slab::Slab;
 
 use super::Core;
 use super::objects::State;
 use super::store_calls::{StoreUse, row_of};
 use crate::env::{Env, StoreAnswer, StoreOp};
-use crate::error::{Error, ErrorKind};
-use crate::ids::{FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
+use crate::error::Error;
+use crate::ids::{ObjectGeneration, ObjectKey};
 use crate::node::counters::Counter;
 use crate::node::operation::{Mail, ReplyTo};
 use crate::protocol::commit::CommitOutcome;
+use crate::protocol::create::{CallId, Identity};
+use crate::protocol::destroy::{Destroyer, Effect, Event, Standing};
 use crate::store::records;
+use crate::time::Nanos;
 use crate::wire::Status;
+
+/// A caller that does not exist: a node that shuts down, or an object whose turn panicked.
+const NOBODY: u64 = u64::MAX;
 
 /// A Store call of an ending object.
 pub(super) enum DestroyStep {
-    Delete { key: ObjectKey },
-    Check { key: ObjectKey },
+    Delete { key: ObjectKey, call: CallId },
+    Row { key: ObjectKey, call: CallId },
 }
 
-/// Who waits for an object's end.
-#[derive(Default)]
-pub(super) struct Destroys(FixedMap<ObjectKey, Vec<ReplyTo>>);
+/// The destructions of a core.
+pub(super) struct Destroys {
+    destroyer: Destroyer,
+    callers: Slab<ReplyTo>,
+}
+
+impl Destroys {
+    pub(super) fn new(me: Identity, store_timeout: std::time::Duration) -> Self {
+        Self { destroyer: Destroyer::new(me, store_timeout), callers: Slab::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.destroyer.is_empty()
+    }
+
+    pub(super) fn next_deadline(&self) -> Nanos {
+        self.destroyer.next_deadline().unwrap_or(Nanos::MAX)
+    }
+}
 
 impl<E: Env<Mail = Mail>> Core<E> {
-    /// Ends the object at `index` if it is this incarnation.
+    /// Ends the object at `index` if it is this incarnation (R2.6-2).
     pub(super) fn destroy_here(
         &mut self,
         env: &mut E,
         index: usize,
-        generation: ObjectGeneration,
+        object_generation: ObjectGeneration,
         to: ReplyTo,
+        deadline: Nanos,
     ) {
-        let object = &self.objects.objects[index];
-        let (key, current, state) = (object.key.clone(), object.generation, object.state);
-        if current != generation {
-            let status = Status::of_kind(ErrorKind::InvalidOperation, key.kind());
-            let text =
-                format!("{key} generation {generation} is not here; generation {current} is");
-            self.refuse(&key, Some(to), status, &text);
-            return;
-        }
-        self.destroys.0.entry(key).or_default().push(to);
-        if state != State::Closing {
-            self.begin_close(env, index);
-        }
+        let caller = self.destroys.callers.insert(to) as u64;
+        self.begin_destroy(env, index, object_generation, caller, deadline);
     }
 
-    /// The object is closed, its state gone: its row goes.
+    /// Ends an object nobody asked to end.
+    pub(super) fn end_object(&mut self, env: &mut E, index: usize) {
+        let generation = self.objects.objects[index].generation;
+        self.begin_destroy(env, index, generation, NOBODY, Nanos::MAX);
+    }
+
+    fn begin_destroy(
+        &mut self,
+        env: &mut E,
+        index: usize,
+        object_generation: ObjectGeneration,
+        caller: u64,
+        deadline: Nanos,
+    ) {
+        let object = &self.objects.objects[index];
+        let key = object.key.clone();
+        let standing = (object.state == State::Ready)
+            .then_some(Standing { object_generation: object.generation, version: object.version });
+        let event = Event::Destroy { key, caller, object_generation, deadline, standing };
+        self.step_destroyer(env, event);
+    }
+
+    /// No turn of the object runs or will, and `on_closing` has run.
     pub(super) fn on_closed(&mut self, env: &mut E, index: usize) {
         let object = &mut self.objects.objects[index];
         object.turn = None;
-        let (key, version) = (object.key.clone(), object.version);
-        self.delete_row(env, key, version);
+        let key = object.key.clone();
+        self.step_destroyer(env, Event::Closed { key });
     }
 
-    /// A turn panicked: nothing of the object's state is used again.
-    pub(super) fn close_after_panic(&mut self, env: &mut E, index: usize) {
-        if self.objects.objects[index].state != State::Closing {
-            self.begin_close(env, index);
-        } else {
-            self.on_closed(env, index);
+    /// Gives the machine an event and carries out what it wants.
+    pub(super) fn step_destroyer(&mut self, env: &mut E, event: Event) {
+        let mut effects = Vec::new();
+        self.destroys.destroyer.handle(event, self.now, &mut effects);
+        for effect in effects {
+            self.do_destroy_effect(env, effect);
         }
     }
 
-    fn delete_row(&mut self, env: &mut E, key: ObjectKey, version: StoreVersion) {
-        let name = records::authority_key(key.kind(), key.id());
-        let batch = records::delete_row(name, version, &self.shared.identity.owner);
-        self.destroy_call(env, StoreOp::Commit(batch), DestroyStep::Delete { key });
+    fn do_destroy_effect(&mut self, env: &mut E, effect: Effect) {
+        match effect {
+            Effect::Close { key } => {
+                if let Some(index) = self.objects.index(&key) {
+                    self.begin_close(env, index);
+                }
+            }
+            // Its state is gone and its queue was ended when it closed; what is left of it says
+            // Unavailable until its row is gone.
+            Effect::Drop { .. } => {}
+            Effect::Delete { key, call, version, until } => {
+                let name = records::authority_key(key.kind(), key.id());
+                let batch = records::delete_row(name, version, &self.shared.identity.owner);
+                let used = StoreUse::Destroy(DestroyStep::Delete { key, call });
+                self.store_call(env, StoreOp::Commit(batch), until.since(self.now), used);
+            }
+            Effect::ReadRow { key, call, until } => {
+                let op = StoreOp::Read(vec![records::authority_key(key.kind(), key.id())]);
+                let used = StoreUse::Destroy(DestroyStep::Row { key, call });
+                self.store_call(env, op, until.since(self.now), used);
+            }
+            Effect::Released { key, object_generation } => {
+                let found = self.objects.index(&key);
+                let index =
+                    found.filter(|i| self.objects.objects[*i].generation == object_generation);
+                if let Some(index) = index {
+                    self.remove_object(env, index);
+                    self.count(Counter::ObjectsDestroyed, 1);
+                }
+            }
+            Effect::Answered { key, caller, answer } => self.answer_destroyer(&key, caller, answer),
+        }
     }
 
-    fn destroy_call(&mut self, env: &mut E, op: StoreOp, step: DestroyStep) {
-        let budget = self.shared.settings.store_timeout;
-        let token = self.store_call(env, op, budget, StoreUse::Destroy(step));
-        self.set_timer(self.now + budget, super::Timer::Store(token));
-    }
-
-    fn check_row(&mut self, env: &mut E, key: ObjectKey) {
-        let op = StoreOp::Read(vec![records::authority_key(key.kind(), key.id())]);
-        self.destroy_call(env, op, DestroyStep::Check { key });
+    fn answer_destroyer(&mut self, key: &ObjectKey, caller: u64, answer: Result<(), Error>) {
+        let Some(to) = self.destroys.callers.try_remove(caller as usize) else { return };
+        match answer {
+            Ok(()) => self.answer_empty(key, to),
+            Err(e) => {
+                let status = Status::of_kind(e.kind(), key.kind());
+                self.refuse(key, Some(to), status, e.text());
+            }
+        }
     }
 
     pub(super) fn on_destroy_store(&mut self, env: &mut E, step: DestroyStep, answer: StoreAnswer) {
-        match step {
-            DestroyStep::Delete { key } => match CommitOutcome::of(&answer) {
-                CommitOutcome::Committed(_) => self.end_destroy(env, &key, Ok(())),
-                // Nothing is guessed: the row says what happened.
-                CommitOutcome::Conflict | CommitOutcome::Unknown => self.check_row(env, key),
-                CommitOutcome::Fenced => {
-                    let error = Error::unavailable(format!("{key}: this node is fenced"));
-                    self.end_destroy(env, &key, Err(error));
-                }
-                CommitOutcome::Failed(e) => self.retry_destroy(env, key, e),
-            },
-            DestroyStep::Check { key } => {
-                let Some(index) = self.objects.index(&key) else { return };
-                let generation = self.objects.objects[index].generation;
-                match row_of(&key, answer) {
-                    Ok(Some(row)) if row.authority.object_generation == generation => {
-                        self.objects.objects[index].version = row.version;
-                        self.delete_row(env, key, row.version);
-                    }
-                    Ok(_) => self.end_destroy(env, &key, Ok(())),
-                    Err(e) => self.retry_destroy(env, key, e),
-                }
+        let event = match step {
+            DestroyStep::Delete { key, call } => {
+                Event::Deleted { key, call, outcome: CommitOutcome::of(&answer) }
             }
-        }
-    }
-
-    /// The Store does not answer: whoever waits is told, and the row is looked at again later.
-    fn retry_destroy(&mut self, env: &mut E, key: ObjectKey, error: Error) {
-        self.answer_destroyers(&key, &Err(error));
-        let _ = env;
-        self.set_timer(self.now + self.shared.settings.store_timeout, super::Timer::Destroy(key));
-    }
-
-    pub(super) fn tick_destroy(&mut self, env: &mut E, key: ObjectKey) {
-        if self.objects.index(&key).is_some_and(|i| self.objects.objects[i].state == State::Closing)
-        {
-            self.check_row(env, key);
-        }
-    }
-
-    fn end_destroy(&mut self, env: &mut E, key: &ObjectKey, end: Result<(), Error>) {
-        if let Some(index) = self.objects.index(key) {
-            self.remove_object(env, index);
-            self.count(Counter::ObjectsDestroyed, 1);
-        }
-        self.answer_destroyers(key, &end);
-    }
-
-    fn answer_destroyers(&mut self, key: &ObjectKey, end: &Result<(), Error>) {
-        for to in self.destroys.0.remove(key).into_iter().flatten() {
-            match end {
-                Ok(()) => self.answer_empty(key, to),
-                Err(e) => {
-                    let status = Status::of_kind(e.kind(), key.kind());
-                    self.refuse(key, Some(to), status, e.text());
-                }
+            DestroyStep::Row { key, call } => {
+                let row = row_of(&key, answer);
+                Event::RowAnswered { key, call, row }
             }
-        }
+        };
+        self.step_destroyer(env, event);
     }
 }

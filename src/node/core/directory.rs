@@ -65,6 +65,7 @@ struct Parked {
 }
 
 /// What became of an attempt to submit.
+#[allow(clippy::large_enum_variant)] // moved once, from the stack into the FIFO
 enum Tried {
     /// Submitted or ended.
     Done,
@@ -210,7 +211,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             identity: PeerIdentity { rid, node_generation, key_id: entry.key_id.to_be_bytes() },
             endpoint: entry.endpoint.clone(),
         };
-        self.to_core_zero(env, Mail::Need(Box::new(descriptor)));
+        self.mail_core_zero(env, Mail::Need(Box::new(descriptor)));
     }
 
     /// Asks the resolver; the answer comes to the FIFO under the waiter's number.
@@ -508,7 +509,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     operation.deadline,
                     None,
                 );
-                self.destroy_here(env, index, generation, ReplyTo::Local(correlation));
+                let to = ReplyTo::Local(correlation);
+                self.destroy_here(env, index, generation, to, operation.deadline);
                 return Tried::Done;
             }
             OpBody::Message { payload, metadata, is_request } => {

@@ -139,7 +139,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Record::ActorDestroy(destroy) => {
                 let key = self.key_of(crate::ids::ObjectKind::Actor, destroy.id)?;
                 let generation = destroy.fence.object_generation;
-                self.admit_destroy(env, &key, &destroy.fence, generation, to(destroy.correlation));
+                let deadline =
+                    self.now + std::time::Duration::from_millis(frame.remaining_ms.into());
+                let to = to(destroy.correlation);
+                self.admit_destroy(env, &key, &destroy.fence, generation, to, deadline);
             }
             Record::ActorCreate(create) => {
                 let key = self.key_of(crate::ids::ObjectKind::Actor, create.id)?;
@@ -238,13 +241,14 @@ impl<E: Env<Mail = Mail>> Core<E> {
         fence: &RouteFenceRef<'_>,
         generation: ObjectGeneration,
         to: ReplyTo,
+        deadline: Nanos,
     ) {
         let index = self.objects.index(key);
         // Which incarnation is meant is looked at by `destroy_here`; here only whether this node
         // is still the one that was meant.
         let own = self.own_fence(index);
         match (index, stale(fence, &own)) {
-            (Some(index), None) => self.destroy_here(env, index, generation, to),
+            (Some(index), None) => self.destroy_here(env, index, generation, to, deadline),
             (_, why) => self.refuse_stale(key, Some(to), why.unwrap_or("no such object is here")),
         }
     }

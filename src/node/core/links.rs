@@ -265,7 +265,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let (link, lane) = (LinkId(tag >> 16), (tag & 0xffff) as u16);
         if self.links.closed.contains(&link) {
             env.close(conn, false);
-            self.to_core_zero(env, Mail::LaneClosed { link, lane });
+            self.mail_core_zero(env, Mail::LaneClosed { link, lane });
             return;
         }
         let settings = &self.shared.settings;
@@ -378,7 +378,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let Ok(frame) = Frame::decode(bytes, state.info.max_frame_bytes) else { return };
         if let Err((rule, text)) = self.on_record(env, link, lane, bytes, &frame) {
             self.count_close(rule, true);
-            self.to_core_zero(env, Mail::LaneLost { link, lane, reason: text });
+            self.mail_core_zero(env, Mail::LaneLost { link, lane, reason: text });
         }
     }
 
@@ -503,9 +503,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// Closes a lane's stream and tells core 0, which closes the link.
     pub(super) fn lose_lane(&mut self, env: &mut E, link: LinkId, lane: u16, reason: String) {
         self.drop_lane(env, link, lane);
-        self.to_core_zero(env, Mail::LaneLost { link, lane, reason });
+        self.mail_core_zero(env, Mail::LaneLost { link, lane, reason });
         // The stream is gone already: nothing of it can be read any more.
-        self.to_core_zero(env, Mail::LaneClosed { link, lane });
+        self.mail_core_zero(env, Mail::LaneClosed { link, lane });
     }
 
     fn drop_lane(&mut self, env: &mut E, link: LinkId, lane: u16) -> bool {
@@ -522,7 +522,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.links.lanes.range((link, 0)..=(link, u16::MAX)).map(|(k, _)| k.1).collect();
         for lane in lanes {
             if self.drop_lane(env, link, lane) {
-                self.to_core_zero(env, Mail::LaneClosed { link, lane });
+                self.mail_core_zero(env, Mail::LaneClosed { link, lane });
             }
         }
         self.links.early_frames.retain(|(of, _), _| *of != link);
@@ -541,7 +541,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.pump_waiting_for_link(env, &node.0, node.1);
     }
 
-    pub(super) fn to_core_zero(&mut self, env: &mut E, mail: Mail) {
+    pub(super) fn mail_core_zero(&mut self, env: &mut E, mail: Mail) {
         if self.index == 0 {
             self.on_mail(env, mail);
         } else {

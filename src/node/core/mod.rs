@@ -51,8 +51,6 @@ use store_calls::{NodeScan, StoreUse};
 enum Timer {
     /// Something parked for the id is due.
     Parked(ObjectKey),
-    /// The end of the id is to be looked at again.
-    Destroy(ObjectKey),
     /// A Store call is due.
     Store(u64),
 }
@@ -124,12 +122,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let poster = env.poster();
         let index = env.core();
         let wake = move |cell| poster.post(index, Mail::Wake { cell });
-        let lifetimes = RouteLifetimes {
-            max_age: settings.route_cache_max_age,
-            follow_duration: settings.message_follow_duration,
-        };
+        let capacity = settings.route_cache_capacity.div_ceil(usize::from(settings.cores));
         let mut resolver = Resolver::new(settings.store_timeout);
-        resolver.set_caching(!settings.route_cache_max_age.is_zero());
+        resolver.set_caching(!settings.lifetimes.max_age.is_zero());
         let mut requests = Requests::new(index, settings.cores);
         for fault in [Planted::ReuseCorrelation, Planted::SettleTwice] {
             if env.planted(fault) {
@@ -144,7 +139,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         };
         let times =
             create::CreateTimes { attempt: settings.create_timeout, store: settings.store_timeout };
-        let mut creator = create::Creator::new(me, times);
+        let mut creator = create::Creator::new(me.clone(), times);
         for fault in [Planted::RunTwoFactories, Planted::GuessLostCommit] {
             if env.planted(fault) {
                 creator.plant(fault);
@@ -158,7 +153,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             now,
             is_alive: env.lease().is_alive(now),
             events: Vec::new(),
-            routes: RouteCache::new(settings.route_cache_capacity, lifetimes),
+            routes: RouteCache::new(capacity, settings.lifetimes),
             hosts: BTreeMap::new(),
             resolver,
             resolve_calls: FixedMap::default(),
@@ -169,7 +164,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             tickets: FixedMap::default(),
             objects: Objects::new(Cells::new(Arc::new(wake))),
             creations: creation::Creations::new(creator),
-            destroys: destroy::Destroys::default(),
+            destroys: destroy::Destroys::new(me, settings.store_timeout),
             generations: Allocator::new(generations),
             local_credit: CreditWindow::new(limits::LOCAL_BUDGET_BYTES),
             local_credit_returned: false,
@@ -237,7 +232,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return Nanos::ZERO;
         }
         let mut next = self.wheel.next_deadline().min(self.links.next_deadline());
-        next = next.min(self.creations.next_deadline());
+        next = next.min(self.creations.next_deadline()).min(self.destroys.next_deadline());
         next = next.min(self.requests.next_deadline().unwrap_or(Nanos::MAX));
         next = next.min(self.resolver.next_deadline().unwrap_or(Nanos::MAX));
         if let Some(zero) = &self.zero {
@@ -292,7 +287,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::Inbound { link, lane, bytes } => self.on_inbound(env, link, lane, &bytes),
             Mail::CreditReturned { link, lane, object, bytes } => {
                 if let Err(text) = self.on_credit_returned(link, lane, object, bytes) {
-                    self.to_core_zero(env, Mail::LaneLost { link, lane, reason: text });
+                    self.mail_core_zero(env, Mail::LaneLost { link, lane, reason: text });
                 }
                 self.pump_waiting_for_credit(env, link, lane);
             }
@@ -332,9 +327,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::Create(call) => self.on_create(env, *call),
             Mail::Resolve { key, timeout, slot } => self.on_resolve(env, key, timeout, slot),
             Mail::Find { key, timeout, slot } => self.start_find(env, key, timeout, slot),
-            Mail::Configure { route_cache_max_age, message_follow_duration } => {
-                self.on_configure(env, route_cache_max_age, message_follow_duration);
-            }
+            Mail::Configure(lifetimes) => self.on_configure(env, lifetimes),
             Mail::Shutdown { deadline_in, slot } => self.begin_shutdown(env, deadline_in, slot),
             Mail::Stop => self.stop_at_once(env),
         }
@@ -366,23 +359,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.step_resolver(env, ResolveEvent::Lookup { key, waiter, deadline, fresh: false });
     }
 
-    fn on_configure(
-        &mut self,
-        env: &mut E,
-        max_age: std::time::Duration,
-        follow_duration: std::time::Duration,
-    ) {
-        // R0-7 was checked by the handle that sent the mail, for the pair as a whole.
-        // Whichever grows goes first, so that no step in between breaks the rule.
-        if self.routes.set_max_age(max_age).is_err() {
-            let _ = self.routes.set_follow_duration(follow_duration, self.now);
-        }
-        let changed = self.routes.set_max_age(max_age);
+    /// Takes over a changed pair of durations, which the handle has checked as a pair (R0-7).
+    fn on_configure(&mut self, env: &mut E, lifetimes: RouteLifetimes) {
+        let changed = self.routes.set_lifetimes(lifetimes, self.now);
         debug_assert!(changed.is_ok(), "the pair was checked: {changed:?}");
-        let changed = self.routes.set_follow_duration(follow_duration, self.now);
-        debug_assert!(changed.is_ok(), "the pair was checked: {changed:?}");
-        self.resolver.set_caching(!max_age.is_zero());
-        self.announce_settings(env, max_age, follow_duration);
+        self.resolver.set_caching(!lifetimes.max_age.is_zero());
+        self.announce_settings(env, lifetimes);
     }
 
     /// Sets a timer of the wheel.
@@ -395,7 +377,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
         while let Some(token) = self.wheel.pop_due(self.now) {
             match self.timers.remove(token as usize) {
                 Timer::Parked(key) => self.expire_parked(env, &key),
-                Timer::Destroy(key) => self.tick_destroy(env, key),
                 Timer::Store(token) => self.expire_store(env, token),
             }
         }
@@ -409,6 +390,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         if self.creations.next_deadline() <= self.now {
             self.step_creator(env, crate::protocol::create::Event::Tick);
+        }
+        if self.destroys.next_deadline() <= self.now {
+            self.step_destroyer(env, crate::protocol::destroy::Event::Tick);
         }
         if self.links.next_deadline() <= self.now {
             self.poll_liveness(env);

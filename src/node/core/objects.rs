@@ -482,6 +482,15 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
+    /// A turn panicked: nothing of the object's state is used again.
+    fn close_after_panic(&mut self, env: &mut E, index: usize) {
+        if self.objects.objects[index].state == State::Closing {
+            self.on_closed(env, index);
+        } else {
+            self.end_object(env, index);
+        }
+    }
+
     fn refuse_queue(&mut self, env: &mut E, key: &ObjectKey, queue: VecDeque<Queued>) {
         for queued in queue {
             self.free_credit(env, key, queued.credit);

@@ -16,6 +16,7 @@ use crate::node::oneshot::Settler;
 use crate::node::operation::Mail;
 use crate::protocol::peer::PeerEvent;
 use crate::protocol::resolve::Event as ResolveEvent;
+use crate::route::RouteLifetimes;
 use crate::time::Nanos;
 use crate::wire::{Body, FrameParts, Record, Update};
 
@@ -60,10 +61,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             env.stop_listening();
         }
         self.phase = Phase::Draining { until: self.now + deadline_in };
-        // What waits for a route or a link has not been submitted: it can end at once.
+        // What waits for a route or a link has not been submitted: it can end at once. Creations
+        // that are under way end by themselves, so that no row is left behind.
         let error = self.shutting_down();
         self.fail_parked(env, &error);
-        self.fail_creations(env, &error);
     }
 
     /// Goes on with the end, once per round.
@@ -81,10 +82,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
             .take(limits_per_round())
             .collect();
         for index in idle {
-            self.begin_close(env, index);
+            self.end_object(env, index);
         }
-        let is_done =
-            self.objects.len() == 0 && self.creations.is_empty() && !self.objects.is_busy();
+        let is_done = self.objects.len() == 0
+            && self.creations.is_empty()
+            && self.destroys.is_empty()
+            && !self.objects.is_busy();
         if is_done || is_late {
             self.finish(env);
         }
@@ -149,19 +152,21 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Tells the peers the two durations (R0-7). Core 0 sends; every core has changed its own.
-    pub(super) fn announce_settings(&mut self, env: &mut E, max_age: Duration, follow: Duration) {
+    pub(super) fn announce_settings(&mut self, env: &mut E, lifetimes: RouteLifetimes) {
         if self.zero.is_none() {
             return;
         }
-        self.step_peers(
-            env,
-            PeerEvent::Settings { route_cache_max_age: max_age, message_follow_duration: follow },
-        );
+        let RouteLifetimes { max_age, follow_duration } = lifetimes;
+        let event = PeerEvent::Settings {
+            route_cache_max_age: max_age,
+            message_follow_duration: follow_duration,
+        };
+        self.step_peers(env, event);
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
         let update = Update {
             owner_lease_generation: self.shared.identity.lease_generation,
             route_cache_max_age_ms: ms(max_age),
-            message_follow_duration_ms: ms(follow),
+            message_follow_duration_ms: ms(follow_duration),
             draining: self.is_stopping(),
         };
         for link in self.links.up() {

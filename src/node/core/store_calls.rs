@@ -9,16 +9,17 @@ use super::Core;
 use crate::env::{Env, StoreAnswer, StoreOp};
 use crate::error::{Error, Result};
 use crate::ids::{ActorRef, NodeRid, ObjectKey};
-use crate::location::{Cursor, Key, ReadAnswer, Record, ScanPage, StoreError};
+use crate::location::{Cursor, ReadAnswer, Record, ScanPage, StoreError};
 use crate::node::counters::Counter;
 use crate::node::operation::{Mail, NodeSeen};
 use crate::protocol::commit::CommitOutcome;
 use crate::protocol::peer::{PeerDescriptor, PeerEvent, PeerIdentity};
-use crate::protocol::resolve::{Effect, Event, OwnerSight, ReadId, Row, SeenLease};
-use crate::route::{NodeEntry, Resolution};
-use crate::store::records::{
-    self, Authority, AuthorityState, DeadOwner, LeaseRecord, NodeDescriptor, OwnerRecord,
+use crate::protocol::resolve::{
+    Effect, Event, OwnerSight, ReadId, Row, SeenLease, decode_owner, decode_row, node_entry,
+    owner_keys,
 };
+use crate::route::Resolution;
+use crate::store::records::{self, Authority, AuthorityState, LeaseRecord, NodeDescriptor};
 use crate::time::Nanos;
 
 /// Nodes of one page of the background scan.
@@ -59,10 +60,8 @@ pub(super) struct NodeScan {
 /// What a read of one authority row says.
 pub(super) fn row_of(key: &ObjectKey, answer: StoreAnswer) -> Result<Option<Row>> {
     let answer = read_answer(answer)?;
-    let Some(Some(record)) = answer.records.first() else { return Ok(None) };
     let name = records::authority_key(key.kind(), key.id());
-    let authority = Authority::decode(&name, &record.value)?;
-    Ok(Some(Row { authority, version: record.version }))
+    decode_row(&name, answer.records.first().and_then(Option::as_ref))
 }
 
 fn read_answer(answer: StoreAnswer) -> Result<ReadAnswer> {
@@ -112,7 +111,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             None => {}
             Some(StoreUse::Row { key, read }) => self.on_row(env, key, read, answer),
             Some(StoreUse::Owner { key, read, row, sent }) => {
-                let owner = self.owner_sight(&row.authority, sent, answer);
+                let owner = self.owner_sight(&row, sent, answer);
                 self.step_resolver(env, Event::OwnerAnswered { key, read, owner });
             }
             Some(StoreUse::Clear { key, read }) => {
@@ -216,7 +215,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         let is_own = row.node_generation == identity.node_generation
             && row.owner_lease_generation == identity.lease_generation;
-        (is_own && self.is_alive).then(|| OwnerSight {
+        (is_own && self.is_alive).then_some(OwnerSight {
             dead: None,
             lease: Some(SeenLease {
                 lease_generation: identity.lease_generation,
@@ -229,36 +228,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// What one read of [`owner_keys`] says about the owner of `row`.
     pub(super) fn owner_sight(
         &mut self,
-        row: &Authority,
+        row: &Row,
         sent: Nanos,
         answer: StoreAnswer,
     ) -> Result<OwnerSight> {
         let answer = read_answer(answer)?;
-        let record = |at: usize| answer.records.get(at).and_then(Option::as_ref);
-        let rid = &row.rid;
-        let lease = record(0).map(|r| read_lease(rid, r)).transpose()?;
-        let descriptor = record(1)
-            .map(|r| NodeDescriptor::decode(&records::node_key(rid), &r.value))
-            .transpose()?;
-        let owner = record(2)
-            .map(|r| {
-                OwnerRecord::decode(&records::owner_key(rid), &r.value).map(|o| (o, r.version))
-            })
-            .transpose()?;
-        if let (Some((lease, ttl)), Some(descriptor)) = (&lease, &descriptor)
-            && lease.node_generation == descriptor.node_generation
-        {
-            self.routes.see_node(node_entry(descriptor, lease, *ttl, sent));
+        let (sight, entry) = decode_owner(row, &answer.records, sent)?;
+        if let Some(entry) = entry {
+            self.routes.see_node(entry);
         }
-        let owner = owner.as_ref().map(|(record, version)| (record, *version));
-        Ok(OwnerSight {
-            dead: DeadOwner::of(row, owner, lease.is_some()),
-            lease: lease.map(|(lease, ttl)| SeenLease {
-                lease_generation: lease.owner_lease_generation,
-                admission_deadline: LeaseRecord::admission_deadline(sent, ttl),
-            }),
-            descriptor: descriptor.map(|d| d.node_generation),
-        })
+        Ok(sight)
     }
 
     /// Reads an authority row for an application thread.
@@ -281,10 +260,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Some(StoreUse::Find { key, slot }) => {
                 let text = format!("{key}: the Location Store did not answer in time");
                 slot.settle(Err(Error::unavailable(text)));
-            }
-            Some(StoreUse::Destroy(step)) => {
-                let late = StoreError::Unknown("no answer in time".into());
-                self.on_destroy_store(env, step, StoreAnswer::Failed(late));
             }
             Some(StoreUse::Nodes | StoreUse::Leases { .. }) => self.end_node_scan(env, false),
             Some(other) => {
@@ -355,11 +330,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         };
         let mut seen = Vec::new();
         for (descriptor, lease) in page.into_iter().zip(&leases) {
-            let lease = lease.as_ref().and_then(|r| read_lease(&descriptor.rid, r).ok());
-            let Some((lease, ttl)) = lease else { continue };
-            if lease.node_generation != descriptor.node_generation {
-                continue;
-            }
+            let lease = lease.as_ref().and_then(|r| read_lease(&descriptor.rid, r, sent).ok());
+            let Some(entry) = node_entry(lease, Some(descriptor.clone())) else { continue };
             let identity = PeerIdentity {
                 rid: descriptor.rid.clone(),
                 node_generation: descriptor.node_generation,
@@ -370,7 +342,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             let descriptor_event =
                 PeerEvent::Descriptor { descriptor: PeerDescriptor { identity, endpoint } };
             self.step_peers(env, descriptor_event);
-            let entry = node_entry(&descriptor, &lease, ttl, sent);
             seen.push(NodeSeen { entry, actor_types: descriptor.actor_types.into() });
         }
         let seen: Arc<[NodeSeen]> = seen.into();
@@ -401,32 +372,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 }
 
-fn read_lease(rid: &NodeRid, record: &Record) -> Result<(LeaseRecord, Duration)> {
+fn read_lease(rid: &NodeRid, record: &Record, sent: Nanos) -> Result<(LeaseRecord, Nanos)> {
     let lease = LeaseRecord::decode(&records::lease_key(rid), &record.value)?;
-    Ok((lease, record.expires_in.unwrap_or(Duration::ZERO)))
-}
-
-fn node_entry(
-    descriptor: &NodeDescriptor,
-    lease: &LeaseRecord,
-    ttl: Duration,
-    sent: Nanos,
-) -> NodeEntry {
-    NodeEntry {
-        rid: descriptor.rid.clone(),
-        node_generation: descriptor.node_generation,
-        lease_generation: lease.owner_lease_generation,
-        admission_deadline: LeaseRecord::admission_deadline(sent, ttl),
-        mesh: descriptor.mesh.clone(),
-        endpoint: descriptor.endpoint.clone(),
-        key_id: descriptor.key_id,
-        message_follow_duration: Some(Duration::from_millis(descriptor.message_follow_duration_ms)),
-    }
-}
-
-/// The three records that say whether an owner can be used, in one read.
-pub(super) fn owner_keys(rid: &NodeRid) -> Vec<Key> {
-    vec![records::lease_key(rid), records::node_key(rid), records::owner_key(rid)]
+    let left = record.expires_in.unwrap_or(Duration::ZERO);
+    Ok((lease, LeaseRecord::admission_deadline(sent, left)))
 }
 
 fn found(key: &ObjectKey, answer: StoreAnswer) -> Result<Option<ActorRef>> {

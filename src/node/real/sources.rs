@@ -5,19 +5,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
 use crate::exec::idle::runnable_threads;
-use crate::time::Nanos;
-
-/// Reads CLOCK_BOOTTIME: nanoseconds since boot, time spent suspended included. No system call.
-#[must_use]
-#[allow(clippy::disallowed_methods)] // the real clock
-pub(crate) fn boottime() -> Nanos {
-    let at = clock_gettime(ClockId::Boottime);
-    Nanos(at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64)
-}
 
 /// Random words of the kernel.
 ///
@@ -110,9 +100,9 @@ mod tests {
 
     #[test]
     fn the_clock_goes_on_and_agrees_with_uptime() {
-        let before = boottime();
+        let before = crate::store::boottime();
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
-        let after = boottime();
+        let after = crate::store::boottime();
         assert!(before < after);
         let seconds: f64 = uptime.split_whitespace().next().unwrap().parse().unwrap();
         // `uptime` is cut to hundredths.

@@ -20,7 +20,7 @@ pub(super) fn processors() -> u32 {
 /// # Errors
 /// `NotConfigured` when the process may not use that processor; `InternalFailure` when the system
 /// starts no thread. Then `body` has not run.
-pub(crate) fn spawn_core<T: Send + 'static>(
+pub fn spawn_core<T: Send + 'static>(
     name: &str,
     pin: Option<usize>,
     body: impl FnOnce() -> T + Send + 'static,

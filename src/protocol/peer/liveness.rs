@@ -38,7 +38,7 @@ pub enum LivenessAction {
 
 /// What a peer's control record 9 means here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseRenewed {
+pub struct RenewedLease {
     /// Whose lifecycle.
     pub lease_generation: OwnerLeaseGeneration,
     /// Until when routes to it may be used, on this node's clock (R2.2-2, R3.2-2).
@@ -87,9 +87,9 @@ impl LaneLiveness {
         probe_id: u64,
         lease_generation: OwnerLeaseGeneration,
         left_ms: u32,
-    ) -> Option<LeaseRenewed> {
+    ) -> Option<RenewedLease> {
         let (_, sent_at) = *self.sent.iter().find(|(id, _)| *id == probe_id)?;
-        (left_ms > 0).then(|| LeaseRenewed {
+        (left_ms > 0).then(|| RenewedLease {
             lease_generation,
             admission_deadline: sent_at + Duration::from_millis(u64::from(left_ms)),
         })

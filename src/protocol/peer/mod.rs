@@ -41,8 +41,9 @@
 //!    before the link was made says nothing about it and is refused.
 //! 4. Both dialled. The node with the smaller rid decides, the other obeys: the smaller keeps its
 //!    own stream once that is proven and refuses the peer's; before that it takes the peer's.
-//!    The larger drops its own when the peer's is proven. So the link dialled by the smaller rid
-//!    stays where both get through, and no interleaving drops both.
+//!    The larger drops its own when the peer's is proven, and when it was refused before that it
+//!    waits for the peer's as long as that stream is there. So the link dialled by the smaller
+//!    rid stays where both get through, and no interleaving drops both.
 //! 5. A link to the same rid is still closing: the stream is held until every lane of the old one
 //!    is reported closed, on both sides, so that no byte of the old link is read after the new
 //!    one began (R5-4).
@@ -87,7 +88,7 @@ pub use event::{
     PeerEffect, PeerEvent, PeerIdentity, check_endpoint_secrecy,
 };
 pub use intent::{IntentState, IntentView};
-pub use liveness::{LaneLiveness, LeaseRenewed, LivenessAction, announced_ms};
+pub use liveness::{LaneLiveness, LivenessAction, RenewedLease, announced_ms};
 
 use crate::env::{ConnId, Endpoint};
 use crate::error::Error;

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use crate::protocol::commit::CommitOutcome;
 pub use classify::{Answer, Classified, OwnerSight, Row, SeenLease, classify};
-pub use rows::{decode_owner, decode_row, owner_keys};
+pub use rows::{decode_owner, decode_row, node_entry, owner_keys};
 pub use words::{Effect, Event, ReadId, ResolveCounters};
 
 use crate::env::Planted;

@@ -76,7 +76,10 @@ pub fn decode_owner(
     Ok((sight, node_entry(lease, descriptor)))
 }
 
-fn node_entry(
+/// A node's entry for the node table, when its lease and its descriptor name one lifecycle. The
+/// instant is the lease's local admission deadline.
+#[must_use]
+pub fn node_entry(
     lease: Option<(LeaseRecord, Nanos)>,
     descriptor: Option<NodeDescriptor>,
 ) -> Option<NodeEntry> {

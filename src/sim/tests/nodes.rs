@@ -312,3 +312,58 @@ fn a_seed_reproduces_its_run() {
     assert_ne!(first.0, busy_run(11, 6).0);
     assert!(first.1 > 5_000, "{first:?}");
 }
+
+#[test]
+fn authority_rows_that_reach_the_store_are_in_the_history() {
+    use crate::ids::{AuthorityOwnerGeneration, MeshName, NodeRid, ObjectGeneration, ObjectKind};
+    use crate::store::leases::Started;
+    use crate::store::records::{
+        Authority, AuthorityState, authority_key, commit_ready, delete_row, reserve_creating,
+    };
+    let mut w = ToyWorld::new(2, &[], false);
+    let started: Arc<Mutex<Option<Box<Started>>>> = Arc::default();
+    let (log, door, keep) = (w.log.clone(), Door::default(), started.clone());
+    w.doors.push(door.clone());
+    let node = w.world.add_node(NodeSpec::new("owner", 1).with_lease(LEASE, RENEW), move |start| {
+        door.lock().unwrap().push(start.poster.clone());
+        *keep.lock().unwrap() = start.started;
+        Ok(Built::new(vec![Box::new(Toy::new(log.clone(), false))]))
+    });
+    w.secs(1);
+    let started = started.lock().unwrap().take().expect("the lease was taken first");
+    let mut row = Authority {
+        state: AuthorityState::Creating { attempt: 1 },
+        type_name: "t".into(),
+        object_generation: ObjectGeneration::new(77).unwrap(),
+        authority_owner_generation: AuthorityOwnerGeneration::FIRST,
+        mesh: MeshName::new("m").unwrap(),
+        rid: NodeRid::new("owner").unwrap(),
+        node_generation: started.node_generation,
+        owner_lease_generation: started.owner_lease_generation,
+        spot: None,
+    };
+    let key = authority_key(ObjectKind::Actor, "x");
+    let commit = |w: &mut ToyWorld, batch: Batch| {
+        w.post(0, 0, Mail::Ask(StoreOp::Commit(batch)));
+        w.secs(1);
+        match w.log.with(|l| l.answers.pop()) {
+            Some((_, StoreAnswer::Commit(BatchOutcome::Committed(versions)))) => versions[0],
+            other => panic!("{other:?}"),
+        }
+    };
+    let owners = |w: &ToyWorld| {
+        w.world.history().with(|h| {
+            assert_eq!(h.objects, ["x"]);
+            h.authorities.iter().map(|a| a.owner).collect::<Vec<_>>()
+        })
+    };
+    let reserved = commit(&mut w, reserve_creating(key.clone(), &row, &started.owner));
+    assert_eq!(owners(&w), [], "a reservation makes no owner");
+    row.state = AuthorityState::Ready;
+    let ready = commit(&mut w, commit_ready(key.clone(), reserved, &row, &started.owner));
+    let life = w.world.life(node);
+    assert_eq!(owners(&w), [Some((77, 1, life))]);
+    commit(&mut w, delete_row(key, ready, &started.owner));
+    assert_eq!(owners(&w), [Some((77, 1, life)), None]);
+    assert_eq!(w.world.history().with(|h| h.removals.len()), 1);
+}

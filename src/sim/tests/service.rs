@@ -60,11 +60,10 @@ impl Server {
             }
             return;
         }
-        if env.planted(Planted::DropFifoWhileResolving) && env.random().is_multiple_of(64) {
-            if self.held_back.is_none() {
-                self.held_back = Some((conn, kind, key));
-                return;
-            }
+        let planted = env.planted(Planted::DropFifoWhileResolving);
+        if planted && self.held_back.is_none() && env.random().is_multiple_of(64) {
+            self.held_back = Some((conn, kind, key));
+            return;
         }
         self.execute(env, conn, kind, key);
         if let Some((conn, kind, key)) = self.held_back.take() {

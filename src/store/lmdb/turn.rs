@@ -84,6 +84,7 @@ impl Turns {
                 return Err(NoTurn::OtherProcess);
             }
             if tries < EAGER_TRIES {
+                #[allow(clippy::disallowed_methods)] // on a Store thread, never on a core
                 std::thread::yield_now();
                 continue;
             }
@@ -123,10 +124,12 @@ fn nap(time: Duration) {
         tv_nsec: i64::from(time.subsec_nanos()),
     };
     // Woken early by a signal: the caller looks again.
+    #[allow(clippy::disallowed_methods)] // on a Store thread, never on a core
     let _ = rustix::thread::nanosleep(&time);
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // threads of the tests
 mod tests {
     use super::*;
 

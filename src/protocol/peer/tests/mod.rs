@@ -6,6 +6,7 @@ mod intents;
 mod net;
 mod reconnection;
 mod refusals;
+mod rogue;
 mod simultaneous;
 
 use std::time::Duration;

@@ -355,8 +355,9 @@ impl Net {
         true
     }
 
-    /// Cuts the `n`th open stream (of all there are) in the middle; `false` when there is none.
-    pub(super) fn cut(&mut self, n: usize) -> bool {
+    /// Breaks the `n`th open stream (of all there are), with or without what is on its way;
+    /// `false` when there is none.
+    pub(super) fn cut(&mut self, n: usize, lose: bool) -> bool {
         let mut open = Vec::new();
         for (node, state) in self.nodes.iter().enumerate() {
             open.extend(
@@ -370,10 +371,24 @@ impl Net {
         let (there, far) = self.remote(node, conn).unwrap();
         for (node, conn) in [(node, conn), (there, far)] {
             self.nodes[node].ends.get_mut(&conn).unwrap().remote = None;
+            if lose && let Some(items) = self.channels.get_mut(&(node, conn, false)) {
+                items.retain(|item| !matches!(item, Item::Bytes(_)));
+            }
             let reason = CloseReason::Failed("connection reset".to_owned());
             self.push((node, conn, false), Item::Closed(reason));
         }
         true
+    }
+
+    /// Breaks the streams of a link so that only `node` learns of it.
+    pub(super) fn lose_silently(&mut self, node: usize, link: LinkId) {
+        for conn in self.nodes[node].links[&link].lanes.clone().into_values() {
+            let (there, far) = self.remote(node, conn).unwrap();
+            self.nodes[there].ends.get_mut(&far).unwrap().remote = None;
+            self.nodes[node].ends.get_mut(&conn).unwrap().remote = None;
+        }
+        let reason = "timed out".to_owned();
+        self.event(node, PeerEvent::LaneLost { link, lane: 0, reason });
     }
 
     /// Ends a node's process: all it had is closed, and nobody answers.
