@@ -151,14 +151,11 @@ fn run(case: &Case, ops: u64, traced: Option<(&Path, &Path)>) -> Outcome {
 fn trace(case: &Case, ops: u64) -> [String; 2] {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let files = ["caller", "target"].map(|name| dir.path().join(name));
-    let mut counted = || {
-        |ops| {
-            run(case, ops, Some((&files[0], &files[1])));
-            files.each_ref().map(|file| read_counts(file))
-        }
+    let counted = |ops| {
+        run(case, ops, Some((&files[0], &files[1])));
+        files.each_ref().map(|file| read_counts(file))
     };
-    let once = counted()(ops);
-    let twice = counted()(2 * ops);
+    let (once, twice) = (counted(ops), counted(2 * ops));
     let mut shown = twice.iter().zip(&once).map(|(twice, once)| {
         let per_op = |(name, calls): (&String, &f64)| {
             let more = calls - once.get(name).copied().unwrap_or_default();

@@ -129,9 +129,8 @@ fn see_node(cache: &mut RouteCache, mesh: &MeshName, number: u64) -> RouteFence 
 fn compare(tables: &mut Tables, begin: Begin, args: &Args) -> Compared {
     let Tables { cache, plain, keys } = tables;
     let ops = args.operations(2_000_000) as usize;
-    let mut in_cache = |key: &ObjectKey, now| {
-        cache.lookup(key, now).map_or(0, |route| route.store_version.get())
-    };
+    let mut in_cache =
+        |key: &ObjectKey, now| cache.lookup(key, now).map_or(0, |route| route.store_version.get());
     let mut in_plain = |key: &ObjectKey, now: Nanos| match plain.get(key) {
         Some(p) if now < p.expires_at && now < p.admission_deadline => p.version,
         _ => 0,

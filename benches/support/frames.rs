@@ -47,8 +47,7 @@ fn len(record: Record<'_>, payload: PayloadForm) -> usize {
 
 /// Bytes of a message's frame.
 pub(crate) fn message_bytes(from: From, is_request: bool, payload: PayloadForm) -> usize {
-    let source =
-        ActorSource { id: "caller-0", object_generation: ObjectGeneration::FIRST };
+    let source = ActorSource { id: "caller-0", object_generation: ObjectGeneration::FIRST };
     let record = Record::Message(ObjectMessage {
         correlation: is_request.then_some(Correlation::FIRST),
         operation_id: OperationId::new(1).expect("not zero"),

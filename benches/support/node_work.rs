@@ -142,8 +142,7 @@ pub(crate) fn local(work: &LocalWork) -> Outcome {
     let node = start(Node::builder("bench").store(MemoryStore::new()), cores, work.wait);
     create::<Caller>(&node, "caller");
     let here = core_of(&node, "caller");
-    let target =
-        create_where::<Target>(&node, "target", |core| (core == here) != work.other_core);
+    let target = create_where::<Target>(&node, "target", |core| (core == here) != work.other_core);
     let call = Call { target, op: work.op, warm_up: work.warm_up, ops: work.ops };
     let outcome = call_from(&node, work.from, work.wait, "caller", &call);
     homing::block_on(node.shutdown(Duration::from_secs(5)));

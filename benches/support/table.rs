@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::rounds::{Compared, Spread};
-use super::samples::{Outcome, fold};
+use super::samples::{Outcome, fold, median};
 
 /// What `per op` means in a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -124,10 +124,14 @@ fn print_machine() {
     let unknown = || "unknown".to_owned();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let began = Instant::now();
-    for _ in 0..10_000 {
-        std::hint::black_box(Instant::now());
-    }
+    let clock = (0..32).map(|_| {
+        let began = Instant::now();
+        for _ in 0..1_000 {
+            std::hint::black_box(Instant::now());
+        }
+        began.elapsed().as_nanos() as f64 / 1_000.0
+    });
+    let clock = median(clock.collect());
     println!(
         "processor {}, {cores} cores; kernel {}; {}; commit {}; load before the run {}; one \
          reading of the clock {}",
@@ -136,6 +140,6 @@ fn print_machine() {
         said_by("rustc", &["--version"]),
         said_by("git", &["describe", "--always", "--dirty", "--exclude=*"]),
         load.split(' ').next().unwrap_or_default(),
-        show_ns(began.elapsed().as_nanos() as f64 / 10_000.0),
+        show_ns(clock),
     );
 }
