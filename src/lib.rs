@@ -1,4 +1,4 @@
-#![deny(unsafe_code)] // one provider lifts it: opening the embedded store's map
+#![deny(unsafe_code)]
 //! Homing: Actors that are found by id, wherever they live now.
 #![warn(missing_docs)]
 

@@ -58,7 +58,7 @@ counters! {
     DroppedStale = "dropped_stale",
     /// One-way messages dropped because their object was closed under them.
     DroppedClosed = "dropped_closed",
-    /// One-way messages dropped because their link broke before they left.
+    /// Frames dropped because their link broke before they left, or before they were admitted.
     DroppedLinkLost = "dropped_link_lost",
     /// Replies sent to other nodes.
     RepliesSent = "replies_sent",
@@ -94,7 +94,7 @@ counters! {
     ObjectsDestroyed = "objects_destroyed",
     /// Times the node's own lease was found lapsed.
     LeaseLapses = "lease_lapses",
-    /// Frames held back while the lease was lapsed.
+    /// Messages of others held back because the lease was lapsed when they came.
     HeldWhileLapsed = "held_while_lapsed",
 }
 

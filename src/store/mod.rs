@@ -1,4 +1,4 @@
-#![deny(unsafe_code)] // not `forbid`: `lmdb` below opens a map
+#![deny(unsafe_code)]
 //! Records, leases and generation blocks above the Location Store, and the providers.
 //!
 //! A provider ([`crate::location::LocationStore`]) keeps bytes and knows no meaning. What the

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::Core;
 use super::objects::State;
+use super::{Core, TimerRef};
 use crate::env::{Env, Planted};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{FixedMap, NodeGeneration, NodeRid, ObjectKey, OperationId};
@@ -25,7 +25,7 @@ use crate::time::Nanos;
 use crate::wire::{self, ActorSource, Body, FrameParts, MessageForm, ObjectMessage, Record};
 
 /// What an operation at the head of its FIFO waits for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Wait {
     /// Others before it.
     Behind,
@@ -62,6 +62,7 @@ impl Wait {
 struct Parked {
     operation: Operation,
     wait: Wait,
+    timer: TimerRef,
 }
 
 /// What became of an attempt to submit.
@@ -157,16 +158,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return;
         }
         self.directory.parked_bytes += bytes;
-        self.set_timer(operation.deadline, super::Timer::Parked(key.clone()));
-        self.register_wait(env, &key, &wait);
+        let timer = self.set_timer(operation.deadline, super::Timer::Parked(key.clone()));
+        // In the FIFO first: core 0 may answer a need at once, and then looks for who waits.
+        let registered = wait.clone();
         let fifo = self.directory.fifos.entry(key.clone()).or_default();
         if env.planted(Planted::DropFifoWhileResolving) {
-            fifo.push_front(Parked { operation, wait });
+            fifo.push_front(Parked { operation, wait, timer });
         } else {
-            fifo.push_back(Parked { operation, wait });
+            fifo.push_back(Parked { operation, wait, timer });
         }
-        // The resolver may have answered before the operation stood in its FIFO.
-        self.take_early_answers(env, &key);
+        self.register_wait(env, &key, &registered);
     }
 
     /// Puts the id where what it waits for will look for it.
@@ -233,7 +234,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 Some(Parked { wait: Wait::Route(_), .. }) => return,
                 Some(_) => {}
             }
-            let Some(Parked { operation, wait }) = fifo.pop_front() else { return };
+            let Some(Parked { operation, wait, timer }) = fifo.pop_front() else { return };
             let bytes = size_of(&operation);
             let tried = if operation.deadline <= self.now {
                 self.settle_expired(env, operation, &wait);
@@ -244,11 +245,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.attempt(env, operation, None)
             };
             match tried {
-                Tried::Done => self.directory.parked_bytes -= bytes,
+                Tried::Done => {
+                    self.directory.parked_bytes -= bytes;
+                    self.cancel_timer(timer);
+                }
                 Tried::Wait(operation, wait) => {
-                    self.register_wait(env, key, &wait);
+                    // As in `park`: in the FIFO before anybody can answer.
+                    let registered = wait.clone();
                     let fifo = self.directory.fifos.entry(key.clone()).or_default();
-                    fifo.push_front(Parked { operation, wait });
+                    fifo.push_front(Parked { operation, wait, timer });
+                    self.register_wait(env, key, &registered);
                     return;
                 }
             }
@@ -271,7 +277,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         Tried::Done
     }
 
-    /// What the resolver answered these waiters. Their order is that of the FIFO.
+    /// What the resolver answered these waiters, whose numbers rise.
     pub(super) fn on_resolved(
         &mut self,
         env: &mut E,
@@ -279,32 +285,15 @@ impl<E: Env<Mail = Mail>> Core<E> {
         waiters: &[u64],
         answer: &Answer,
     ) {
-        let mut left = waiters.iter().copied().peekable();
-        if let Some(fifo) = self.directory.fifos.get_mut(key) {
-            for parked in fifo.iter_mut() {
-                if let (Wait::Route(waiter), Some(next)) = (&parked.wait, left.peek())
-                    && waiter == next
-                {
-                    parked.wait = Wait::Answered(answer.clone());
-                    left.next();
-                }
+        debug_assert!(waiters.is_sorted(), "waiters are answered in the order of their calls");
+        for parked in self.directory.fifos.get_mut(key).into_iter().flatten() {
+            if let Wait::Route(waiter) = &parked.wait
+                && waiters.binary_search(waiter).is_ok()
+            {
+                parked.wait = Wait::Answered(answer.clone());
             }
         }
-        for waiter in left {
-            self.early_answers.push((key.clone(), waiter, answer.clone()));
-        }
         self.pump(env, key);
-    }
-
-    fn take_early_answers(&mut self, env: &mut E, key: &ObjectKey) {
-        if self.early_answers.is_empty() {
-            return;
-        }
-        for (of, waiter, answer) in std::mem::take(&mut self.early_answers) {
-            debug_assert!(of == *key, "an answer comes early only inside the look-up that asked");
-            self.on_resolved(env, &of, &[waiter], &answer);
-        }
-        self.early_answers.clear();
     }
 
     /// The resolver gave a waiter up.
@@ -320,6 +309,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 fifo.iter().position(|p| matches!(p.wait, Wait::Route(w) if w == waiter))
             && let Some(parked) = fifo.remove(at)
         {
+            self.cancel_timer(parked.timer);
             self.directory.parked_bytes -= size_of(&parked.operation);
             self.settle(env, parked.operation.waiter, Err(error));
             self.pump(env, key);
@@ -340,7 +330,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
         }
         *fifo = kept;
-        for Parked { operation, wait } in expired {
+        for Parked { operation, wait, timer } in expired {
+            self.cancel_timer(timer);
             self.directory.parked_bytes -= size_of(&operation);
             self.leave_wait(env, key, &wait);
             self.settle_expired(env, operation, &wait);
@@ -382,7 +373,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
     pub(super) fn cancel_parked(&mut self, env: &mut E, key: &ObjectKey, ticket: u64) -> bool {
         let Some(fifo) = self.directory.fifos.get_mut(key) else { return false };
         let Some(at) = fifo.iter().position(|p| p.operation.ticket == ticket) else { return false };
-        let Some(Parked { operation, wait }) = fifo.remove(at) else { return false };
+        let Some(Parked { operation, wait, timer }) = fifo.remove(at) else { return false };
+        self.cancel_timer(timer);
         self.directory.parked_bytes -= size_of(&operation);
         self.leave_wait(env, key, &wait);
         drop(operation);
@@ -396,6 +388,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         fifos.sort_by(|a, b| a.0.cmp(&b.0));
         for (_, fifo) in fifos {
             for parked in fifo {
+                self.cancel_timer(parked.timer);
                 self.settle(env, parked.operation.waiter, Err(error.clone()));
             }
         }

@@ -127,7 +127,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 (rid, origin.node_generation)
             }
         };
-        let to = |correlation| ReplyTo::Remote { rid: rid.clone(), node_generation, correlation };
+        let to = |correlation: Correlation| ReplyTo::Remote {
+            rid: rid.clone(),
+            node_generation,
+            correlation,
+        };
         match record {
             Record::Message(message) => {
                 let key = self.key_of(message.kind(), message.id)?;
@@ -194,6 +198,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.objects.objects[index].state == State::Closing {
             self.free_credit(env, key, credit);
             self.refuse_stale(key, reply, "the object is being closed");
+            return;
+        }
+        if self.is_stopping() {
+            self.free_credit(env, key, credit);
+            let status = Status::of_kind(ErrorKind::ShuttingDown, key.kind());
+            let text = format!("node {} is shutting down", self.shared.settings.rid);
+            self.refuse(key, reply, status, &text);
             return;
         }
         if reply.is_some() && frame.remaining_ms == 0 {

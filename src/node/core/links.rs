@@ -511,6 +511,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
     fn drop_lane(&mut self, env: &mut E, link: LinkId, lane: u16) -> bool {
         let Some(state) = self.links.lanes.remove(&(link, lane)) else { return false };
         self.links.lane_of.remove(&state.conn);
+        // What was written may have arrived; this has not.
+        self.count(Counter::DroppedLinkLost, frames_in(&state.frames));
         self.links.dirty.remove(&(link, lane));
         env.close(state.conn, false);
         true
@@ -536,8 +538,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.links.of_node.get(&node) == Some(&link) {
             self.links.of_node.remove(&node);
         }
+        let held = self.held_inbound.len();
         self.held_inbound.retain(|(l, _, _)| *l != link);
+        self.count(Counter::DroppedLinkLost, (held - self.held_inbound.len()) as u64);
         self.settle_link_lost(env, link, reason);
+        for lane in 0..state.info.lanes {
+            self.pump_waiting_for_credit(env, link, lane);
+        }
         self.pump_waiting_for_link(env, &node.0, node.1);
     }
 
@@ -624,12 +631,22 @@ impl<E: Env<Mail = Mail>> Core<E> {
             if is_alive {
                 env.write(state.conn, &mut state.frames);
             } else {
-                self.shared.counters[usize::from(self.index)].add(Counter::HeldWhileLapsed, 1);
                 kept.insert((link, lane));
             }
         }
         self.links.dirty = kept;
     }
+}
+
+/// How many whole frames an outgoing buffer holds.
+fn frames_in(mut bytes: &[u8]) -> u64 {
+    let mut frames = 0;
+    while let Some((len, _)) = bytes.split_first_chunk::<4>() {
+        let Some(rest) = bytes.get(u32::from_be_bytes(*len) as usize..) else { break };
+        bytes = rest;
+        frames += 1;
+    }
+    frames
 }
 
 /// Appends a control frame of a lane. Its fields are our own, so it always encodes.

@@ -23,7 +23,7 @@ use super::counters::Counter;
 use super::operation::{Mail, NodeSeen};
 use crate::env::{Env, Event, Planted};
 use crate::exec::cells::Cells;
-use crate::exec::wheel::Wheel;
+use crate::exec::wheel::{TimerHandle, Wheel};
 use crate::ids::{
     AuthorityOwnerGeneration, Correlation, FixedMap, NodeGeneration, NodeRid, ObjectGeneration,
     ObjectKey, OwnerLeaseGeneration,
@@ -33,7 +33,7 @@ use crate::protocol::create;
 use crate::protocol::credit::CreditWindow;
 use crate::protocol::peer::{IntentId, LinkId, PeerEvent, Peers};
 use crate::protocol::request::Requests;
-use crate::protocol::resolve::{Answer, Event as ResolveEvent, Resolver};
+use crate::protocol::resolve::{Event as ResolveEvent, Resolver};
 use crate::route::{Resolution, RouteCache, RouteLifetimes};
 use crate::store::generations::Allocator;
 use crate::store::records::Block;
@@ -53,6 +53,13 @@ enum Timer {
     Parked(ObjectKey),
     /// A Store call is due.
     Store(u64),
+}
+
+/// A timer that was set, to cancel it by.
+#[derive(Clone, Copy)]
+struct TimerRef {
+    handle: TimerHandle,
+    token: usize,
 }
 
 /// The fences of this node and of an object on it, for admission.
@@ -77,7 +84,6 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     hosts: BTreeMap<NodeRid, Arc<[String]>>,
     resolver: Resolver,
     resolve_calls: FixedMap<u64, super::oneshot::Settler<Resolution>>,
-    early_answers: Vec<(ObjectKey, u64, Answer)>,
     directory: Directory,
 
     requests: Requests,
@@ -157,7 +163,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             hosts: BTreeMap::new(),
             resolver,
             resolve_calls: FixedMap::default(),
-            early_answers: Vec::new(),
             directory: Directory::default(),
             requests,
             pending: Slab::new(),
@@ -228,7 +233,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     fn next_deadline(&self, lets_out: bool) -> Nanos {
-        if lets_out && self.objects.has_work() {
+        if lets_out && (self.objects.has_work() || self.local_credit_returned) {
             return Nanos::ZERO;
         }
         let mut next = self.wheel.next_deadline().min(self.links.next_deadline());
@@ -347,6 +352,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
         timeout: std::time::Duration,
         slot: super::oneshot::Settler<Resolution>,
     ) {
+        let here = self.objects.index(&key).map(|index| self.objects.objects[index].state);
+        if here == Some(objects::State::Closing) {
+            // R2.2b-2: its row stands until the cleaning up is over.
+            slot.settle(Resolution::Unavailable);
+            return;
+        }
         if let Some(route) = self.routes.lookup(&key, self.now) {
             slot.settle(Resolution::ReadyRoute(route.info()));
             self.count(Counter::CacheHits, 1);
@@ -368,9 +379,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Sets a timer of the wheel.
-    fn set_timer(&mut self, at: Nanos, timer: Timer) {
+    fn set_timer(&mut self, at: Nanos, timer: Timer) -> TimerRef {
         let token = self.timers.insert(timer);
-        self.wheel.insert(at, token as u64);
+        TimerRef { handle: self.wheel.insert(at, token as u64), token }
+    }
+
+    /// Cancels a timer; one that has fired is left alone.
+    fn cancel_timer(&mut self, timer: TimerRef) {
+        if self.wheel.cancel(timer.handle) {
+            self.timers.remove(timer.token);
+        }
     }
 
     fn run_timers(&mut self, env: &mut E) {

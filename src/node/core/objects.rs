@@ -119,17 +119,17 @@ impl Objects {
         self.objects.len()
     }
 
-    /// Whether a turn could be started or resumed now.
+    /// Whether a turn could be started or resumed now, or something let out.
     pub(super) fn has_work(&self) -> bool {
-        !self.runnable.is_empty() || !self.ready_cells.is_empty()
+        !self.runnable.is_empty()
+            || !self.ready_cells.is_empty()
+            || !self.answers.is_empty()
+            || !self.operations.is_empty()
     }
 
     /// Whether anything runs, waits or has not been let out.
     pub(super) fn is_busy(&self) -> bool {
-        self.has_work()
-            || self.cells.len() > 0
-            || !self.answers.is_empty()
-            || !self.operations.is_empty()
+        self.has_work() || self.cells.len() > 0
     }
 
     /// Puts a made object in; it takes messages and runs nothing until it is Ready.

@@ -141,7 +141,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
     pub(super) fn refill_generations(&mut self, env: &mut E) {
         if let Some(op) = self.generations.store_op() {
             let budget = self.shared.settings.store_timeout;
-            self.store_call(env, op, budget, StoreUse::Generations);
+            let token = self.store_call(env, op, budget, StoreUse::Generations);
+            self.set_timer(self.now + budget, super::Timer::Store(token));
         }
     }
 
@@ -260,6 +261,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Some(StoreUse::Find { key, slot }) => {
                 let text = format!("{key}: the Location Store did not answer in time");
                 slot.settle(Err(Error::unavailable(text)));
+            }
+            Some(StoreUse::Generations) => {
+                self.generations.on_timeout();
+                self.on_generations(env);
             }
             Some(StoreUse::Nodes | StoreUse::Leases { .. }) => self.end_node_scan(env, false),
             Some(other) => {

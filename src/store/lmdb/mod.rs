@@ -1,4 +1,4 @@
-#![allow(unsafe_code)] // opening the map; the submodules forbid it
+#![allow(unsafe_code)]
 //! The embedded provider: several node processes on one host share one directory. No server.
 //!
 //! # What lives where

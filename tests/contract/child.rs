@@ -1,0 +1,185 @@
+#![forbid(unsafe_code)]
+//! The child's side: this program, started again by a test, hosting one node and doing as it is
+//! told over a Unix socket.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use homing::ids::NodeRid;
+use homing::store::lmdb::LmdbStore;
+use homing::{Error, Node, block_on};
+use serde_json::{Value, json};
+
+use super::command::{Command, Footprint, Made, Said, Setup, Sight, Vain};
+use super::eventually::eventually;
+use super::probe::{Note, Show, open_gate, payload_of, waiting_at};
+use super::watched::Watched;
+
+/// Where a child listens for commands.
+pub(crate) const SOCKET: &str = "HOMING_CONTRACT_CHILD";
+
+#[derive(Default)]
+struct Hosted {
+    node: OnceLock<Node>,
+    store: OnceLock<Watched>,
+    last: Mutex<()>,
+}
+
+/// The entry of a child. In the test run itself there is no socket, and nothing to do.
+#[test]
+fn process() {
+    let Some(socket) = std::env::var_os(SOCKET) else { return };
+    let listener = UnixListener::bind(socket).expect("the test gave a free path");
+    let hosted = Arc::new(Hosted::default());
+    for stream in listener.incoming().flatten() {
+        let hosted = hosted.clone();
+        std::thread::spawn(move || serve(&hosted, stream));
+    }
+}
+
+fn serve(hosted: &Hosted, stream: UnixStream) {
+    let mut answers = stream.try_clone().expect("a descriptor");
+    let mut is_attached = false;
+    for line in BufReader::new(stream).lines() {
+        let Ok(line) = line else { break };
+        let command: Command = serde_json::from_str(&line).expect("the test speaks well");
+        is_attached |= matches!(command, Command::Attach);
+        let answer: std::result::Result<Value, Said> = carry_out(hosted, command).map_err(Said::from);
+        let mut text = serde_json::to_string(&answer).expect("an answer is JSON");
+        text.push('\n');
+        // A test that does not listen any more has ended.
+        let _ = answers.write_all(text.as_bytes());
+    }
+    if is_attached {
+        std::process::exit(0);
+    }
+}
+
+impl Hosted {
+    fn node(&self) -> &Node {
+        self.node.get().expect("the test started the node")
+    }
+}
+
+fn open(setup: &Setup) -> homing::Result<Watched> {
+    Ok(Watched::new(LmdbStore::open(&setup.dir)?))
+}
+
+fn carry_out(hosted: &Hosted, command: Command) -> homing::Result<Value> {
+    let ms = Duration::from_millis;
+    Ok(match command {
+        Command::Attach => Value::Null,
+        Command::Start(setup) => {
+            let store = open(&setup)?;
+            let node = setup.builder().store(store.clone()).start()?;
+            let endpoint = node.endpoint().to_string();
+            let is_first = hosted.node.set(node).is_ok() && hosted.store.set(store).is_ok();
+            assert!(is_first, "a child hosts one node");
+            json!(endpoint)
+        }
+        Command::StartInVain(setup) => json!(start_in_vain(hosted, &setup)?),
+        Command::Create { id, make, type_name, on, timeout_ms } => {
+            let node = hosted.node();
+            let mut creating =
+                node.actors().create_type(&type_name, &id, payload_of(make.as_ref()));
+            if let Some(rid) = on {
+                creating = creating.on(&NodeRid::parse(&rid)?);
+            }
+            if let Some(timeout) = timeout_ms {
+                creating = creating.timeout(ms(timeout));
+            }
+            json!(Made::of(creating.wait()?))
+        }
+        Command::CreateAtOnce { id, make, times } => {
+            let node = hosted.node();
+            let made: Vec<std::result::Result<Made, Said>> = std::thread::scope(|s| {
+                let one = || {
+                    let creating = node.actors().create_type("probe", &id, make.clone());
+                    creating.wait().map(Made::of).map_err(Said::from)
+                };
+                let threads: Vec<_> = (0..times).map(|_| s.spawn(one)).collect();
+                threads.into_iter().map(|t| t.join().expect("no panic")).collect()
+            });
+            json!(made)
+        }
+        Command::Note { id, number, is_request: true } => {
+            json!(hosted.node().actor(id).request(Note { number }).wait()?)
+        }
+        Command::Note { id, number, is_request: false } => {
+            hosted.node().actor(id).send(Note { number }).wait()?;
+            Value::Null
+        }
+        Command::Show { id } => json!(hosted.node().actor(id).request(Show {}).wait()?),
+        Command::Hold(id, hold) => json!(hosted.node().actor(id).request(hold).wait()?),
+        Command::Ask(id, ask) => json!(hosted.node().actor(id).request(ask).wait()?),
+        Command::Find { id } => {
+            let found = block_on(hosted.node().actors().find(id))?;
+            json!(found.map(super::command::Ref::from))
+        }
+        Command::Resolve { id } => {
+            json!(Sight::of(&block_on(hosted.node().resolver().actor(id))))
+        }
+        Command::Destroy(r) => {
+            block_on(hosted.node().actors().destroy(&r.actor_ref()))?;
+            Value::Null
+        }
+        Command::Counter { label } => {
+            let counters = hosted.node().counters();
+            let found = counters.iter().find(|(l, _)| *l == label).map(|(_, value)| value);
+            json!(found.expect("the test names a counter"))
+        }
+        Command::Closes => json!(hosted.node().close_reasons()),
+        Command::RowReads => json!(hosted.store.get().expect("started").all_row_reads()),
+        Command::OpenGate { name } => {
+            open_gate(&name);
+            Value::Null
+        }
+        Command::WaitingAt { name } => json!(waiting_at(&name)),
+        Command::Shutdown { deadline_ms } => {
+            block_on(hosted.node().shutdown(ms(deadline_ms)));
+            Value::Null
+        }
+    })
+}
+
+fn start_in_vain(hosted: &Hosted, setup: &Setup) -> homing::Result<Vain> {
+    // One at a time, and the store (shared by all in this process) opened before.
+    let _alone = hosted.last.lock().unwrap_or_else(PoisonError::into_inner);
+    let store = open(setup)?;
+    let before = footprint();
+    let error: Said = match setup.builder().store(store.clone()).start() {
+        Ok(_) => return Err(Error::internal("the node started")),
+        Err(e) => e.into(),
+    };
+    // Threads that were told to end are given the time to do it.
+    let mut after = footprint();
+    if after != before {
+        after = eventually("the threads of a start in vain to end", || {
+            Some(footprint()).filter(|now| *now == before)
+        });
+    }
+    Ok(Vain { error, before, after })
+}
+
+/// The descriptors and threads of this process, without those of commands under way.
+fn footprint() -> Footprint {
+    let names = |dir: &str, name: fn(&std::path::Path) -> Option<String>| {
+        let entries = std::fs::read_dir(dir).expect("the proc file system").flatten();
+        let mut names: Vec<String> = entries.filter_map(|e| name(&e.path())).collect();
+        names.sort();
+        names
+    };
+    Footprint {
+        descriptors: names("/proc/self/fd", |path| {
+            let target = std::fs::read_link(path).ok()?;
+            // The directory that is being read is itself open.
+            Some(target.display().to_string()).filter(|t| !t.contains("/fd"))
+        }),
+        threads: names("/proc/self/task", |path| {
+            let name = std::fs::read_to_string(path.join("comm")).ok()?;
+            Some(name.trim().to_owned()).filter(|n| n.starts_with("homing"))
+        }),
+    }
+}

@@ -1,0 +1,135 @@
+#![forbid(unsafe_code)]
+//! A network between two nodes that can be cut, or go silent: a TCP relay on loopback.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// When bytes toward the target stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cut {
+    #[default]
+    Never,
+    /// After so many more bytes; then everything is cut.
+    Bytes(usize),
+}
+
+#[derive(Default)]
+struct State {
+    streams: Mutex<Vec<TcpStream>>,
+    /// Where connections lead; taken in and not relayed while unknown.
+    target: Mutex<Option<String>>,
+    is_silent: AtomicBool,
+    cut: Mutex<Cut>,
+}
+
+/// The relay. Dropping it cuts everything.
+pub(crate) struct Proxy {
+    address: String,
+    state: Arc<State>,
+}
+
+impl Proxy {
+    pub(crate) fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let state = Arc::new(State::default());
+        let shared = Arc::downgrade(&state);
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let Some(state) = shared.upgrade() else { return };
+                state.take_in(near);
+            }
+        });
+        Self { address, state }
+    }
+
+    /// Where to connect instead of the target.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("tcp://{}", self.address)
+    }
+
+    /// Leads connections to this endpoint from now on.
+    pub(crate) fn lead_to(&self, endpoint: &str) {
+        let address = endpoint.strip_prefix("tcp://").expect("a TCP endpoint").to_owned();
+        *self.state.target.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+    }
+
+    /// Lets so many more bytes through toward the target, and then cuts every connection.
+    pub(crate) fn cut_toward_target_after(&self, cut: Cut) {
+        *self.state.cut.lock().unwrap_or_else(PoisonError::into_inner) = cut;
+    }
+
+    /// Cuts every connection that stands.
+    pub(crate) fn cut(&self) {
+        self.state.cut_all();
+    }
+
+    /// Lets bytes vanish, both ways, without closing anything; or no longer.
+    pub(crate) fn silence(&self, is_silent: bool) {
+        self.state.is_silent.store(is_silent, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.cut();
+        *self.state.target.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl State {
+    fn streams(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_in(self: &Arc<Self>, near: TcpStream) {
+        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(far) = target.and_then(|target| TcpStream::connect(target).ok()) else { return };
+        for (from, to, is_toward_target) in [(&near, &far, true), (&far, &near, false)] {
+            let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
+            let state = self.clone();
+            std::thread::spawn(move || state.relay(from, to, is_toward_target));
+        }
+        self.streams().extend([near, far]);
+    }
+
+    fn cut_all(&self) {
+        for stream in self.streams().drain(..) {
+            // One that is gone is cut.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// How many of these bytes pass toward the target.
+    fn passing(&self, len: usize) -> usize {
+        match &mut *self.cut.lock().unwrap_or_else(PoisonError::into_inner) {
+            Cut::Never => len,
+            Cut::Bytes(left) => {
+                let passing = len.min(*left);
+                *left -= passing;
+                passing
+            }
+        }
+    }
+
+    fn relay(&self, mut from: TcpStream, mut to: TcpStream, is_toward_target: bool) {
+        let mut bytes = [0; 16 << 10];
+        while let Ok(len @ 1..) = from.read(&mut bytes) {
+            if self.is_silent.load(Ordering::Relaxed) {
+                continue;
+            }
+            let passing = if is_toward_target { self.passing(len) } else { len };
+            if to.write_all(&bytes[..passing]).is_err() {
+                break;
+            }
+            if passing < len {
+                self.cut_all();
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,135 @@
+#![forbid(unsafe_code)]
+//! A provider around the real one: it counts what is read, and blocks or fails when it is told.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use homing::location::{
+    Batch, BatchOutcome, Cursor, Key, LocationStore, ReadAnswer, ScanPage, StoreError,
+};
+
+#[derive(Default)]
+struct State {
+    /// The keys of every read call, in order.
+    reads: Vec<Vec<Key>>,
+    commits: usize,
+    failed: usize,
+    is_failing: bool,
+    /// Reads with a key that ends like this wait.
+    blocked: Option<String>,
+    waiting: usize,
+}
+
+/// The provider. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    inner: Arc<dyn LocationStore>,
+    state: Arc<(Mutex<State>, Condvar)>,
+}
+
+impl Watched {
+    pub(crate) fn new(inner: impl LocationStore) -> Self {
+        Self { inner: Arc::new(inner), state: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often a key that ends with `id` was read as an Actor's row.
+    pub(crate) fn row_reads(&self, id: &str) -> usize {
+        let key = format!("actor/{id}");
+        let state = self.state();
+        state.reads.iter().flatten().filter(|k| **k == key.as_bytes()).count()
+    }
+
+    /// How many read calls had an Actor's row among their keys.
+    pub(crate) fn row_read_calls(&self) -> usize {
+        let state = self.state();
+        state.reads.iter().filter(|keys| keys.iter().any(|k| k.starts_with(b"actor/"))).count()
+    }
+
+    /// How many Actor rows were read.
+    pub(crate) fn all_row_reads(&self) -> usize {
+        let state = self.state();
+        state.reads.iter().flatten().filter(|k| k.starts_with(b"actor/")).count()
+    }
+
+    /// Calls that failed because they were told to.
+    pub(crate) fn failed(&self) -> usize {
+        self.state().failed
+    }
+
+    /// Lets every call fail, or none.
+    pub(crate) fn fail(&self, is_failing: bool) {
+        self.state().is_failing = is_failing;
+    }
+
+    /// Lets reads of this Actor's row wait.
+    pub(crate) fn block(&self, id: &str) {
+        self.state().blocked = Some(format!("actor/{id}"));
+    }
+
+    /// Lets them go on.
+    pub(crate) fn unblock(&self) {
+        self.state().blocked = None;
+        self.state.1.notify_all();
+    }
+
+    /// How many calls wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().waiting
+    }
+
+    fn may_go_on(&self) -> Result<(), StoreError> {
+        let mut state = self.state();
+        if state.is_failing {
+            state.failed += 1;
+            return Err(StoreError::Failed("the test lets it fail".into()));
+        }
+        Ok(())
+    }
+}
+
+impl LocationStore for Watched {
+    fn read(&self, keys: &[Key], budget: Duration) -> Result<ReadAnswer, StoreError> {
+        let is_blocked = |state: &State| {
+            let blocked = state.blocked.as_ref();
+            blocked.is_some_and(|id| keys.iter().any(|key| key == id.as_bytes()))
+        };
+        let mut state = self.state();
+        state.reads.push(keys.to_vec());
+        if is_blocked(&state) {
+            state.waiting += 1;
+            while is_blocked(&state) {
+                state = self.state.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.waiting -= 1;
+        }
+        drop(state);
+        self.may_go_on()?;
+        self.inner.read(keys, budget)
+    }
+
+    fn commit(&self, batches: &[Batch], budget: Duration) -> Result<Vec<BatchOutcome>, StoreError> {
+        self.state().commits += 1;
+        self.may_go_on()?;
+        self.inner.commit(batches, budget)
+    }
+
+    fn scan(
+        &self,
+        prefix: &[u8],
+        cursor: Option<&Cursor>,
+        limit: usize,
+        budget: Duration,
+    ) -> Result<ScanPage, StoreError> {
+        self.may_go_on()?;
+        self.inner.scan(prefix, cursor, limit, budget)
+    }
+
+    fn change_stamp(&self, budget: Duration) -> Result<u64, StoreError> {
+        self.may_go_on()?;
+        self.inner.change_stamp(budget)
+    }
+}
