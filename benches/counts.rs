@@ -178,7 +178,10 @@ fn read_counts(file: &Path) -> Calls {
             let calls = words.next()?.parse().ok()?;
             Some((words.next()?.to_owned(), calls))
         })
-        .filter(|(name, _)| name != "total")
+        // The last line is the sum; a name that is none is a slip of the tracer.
+        .filter(|(name, _)| {
+            name != "total" && name.chars().all(|c| c.is_alphanumeric() || c == '_')
+        })
         .collect()
 }
 

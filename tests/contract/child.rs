@@ -46,7 +46,8 @@ fn serve(hosted: &Hosted, stream: UnixStream) {
         let Ok(line) = line else { break };
         let command: Command = serde_json::from_str(&line).expect("the test speaks well");
         is_attached |= matches!(command, Command::Attach);
-        let answer: std::result::Result<Value, Said> = carry_out(hosted, command).map_err(Said::from);
+        let answer: std::result::Result<Value, Said> =
+            carry_out(hosted, command).map_err(Said::from);
         let mut text = serde_json::to_string(&answer).expect("an answer is JSON");
         text.push('\n');
         // A test that does not listen any more has ended.

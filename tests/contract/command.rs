@@ -7,9 +7,7 @@ use homing::ids::{ActorId, ActorRef, MeshName, NodeRid, ObjectGeneration};
 use homing::{CreateOutcome, Error, ErrorKind, NodeBuilder, Resolution};
 use serde::{Deserialize, Serialize};
 
-use super::probe::{
-    Ask, Explode, Fail, Hold, Make, Note, Other, Probe, RAW, Show,
-};
+use super::probe::{Ask, Explode, Fail, Hold, Make, Note, Other, Probe, RAW, Show};
 
 /// The settings of a node of the tests. What is `None` keeps its default.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -181,23 +179,51 @@ pub(crate) enum Command {
     Start(Setup),
     /// Tries to start, and says how many descriptors and threads there are before and after.
     StartInVain(Setup),
-    Create { id: String, make: Option<Make>, type_name: String, on: Option<String>, timeout_ms: Option<u64> },
+    Create {
+        id: String,
+        make: Option<Make>,
+        type_name: String,
+        on: Option<String>,
+        timeout_ms: Option<u64>,
+    },
     /// As many creations of one id at once as `times` says.
-    CreateAtOnce { id: String, make: Make, times: usize },
-    Note { id: String, number: u64, is_request: bool },
-    Show { id: String },
+    CreateAtOnce {
+        id: String,
+        make: Make,
+        times: usize,
+    },
+    Note {
+        id: String,
+        number: u64,
+        is_request: bool,
+    },
+    Show {
+        id: String,
+    },
     Hold(String, Hold),
     Ask(String, Ask),
-    Find { id: String },
-    Resolve { id: String },
+    Find {
+        id: String,
+    },
+    Resolve {
+        id: String,
+    },
     Destroy(Ref),
-    Counter { label: String },
+    Counter {
+        label: String,
+    },
     Closes,
     /// Actor rows read so far.
     RowReads,
-    OpenGate { name: String },
-    WaitingAt { name: String },
-    Shutdown { deadline_ms: u64 },
+    OpenGate {
+        name: String,
+    },
+    WaitingAt {
+        name: String,
+    },
+    Shutdown {
+        deadline_ms: u64,
+    },
 }
 
 /// An error as JSON.

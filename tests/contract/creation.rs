@@ -226,9 +226,12 @@ fn a_creator_that_comes_back_late_changes_nothing() {
         }
     }
     assert_eq!(other.show("a").generation, standing.generation);
-    assert_eq!(eventually("the late node to see it", || {
-        late.try_ask::<u64>(Command::Note { id: "a".into(), number: 1, is_request: true }).ok()
-    }), 1);
+    assert_eq!(
+        eventually("the late node to see it", || {
+            late.try_ask::<u64>(Command::Note { id: "a".into(), number: 1, is_request: true }).ok()
+        }),
+        1
+    );
     assert_eq!(other.notes("a"), [1]);
     assert_eq!(late.counter(Counter::ObjectsCreated), 0);
 }
@@ -252,7 +255,11 @@ fn creation_finds_what_exists_and_where_it_may_live() {
     let Made::Created(made) = made else { panic!("{made:?}") };
     assert!(["host", "second"].contains(&made.rid.as_str()), "{made:?}");
     for _ in 0..3 {
-        for found in [node.make("a", Some(&make)), host.make("a", Some(&make)), second.make("a", Some(&make))] {
+        for found in [
+            node.make("a", Some(&make)),
+            host.make("a", Some(&make)),
+            second.make("a", Some(&make)),
+        ] {
             assert_eq!(found, Ok(Made::Existing(made.clone())));
         }
     }

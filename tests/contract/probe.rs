@@ -195,7 +195,8 @@ impl Actor for Probe {
         let make = <Make as Message>::decode(request.bytes())?;
         if !make.runs.is_empty() {
             let line = format!("{} {}\n", cx.rid(), cx.generation());
-            let mut runs = std::fs::OpenOptions::new().append(true).create(true).open(&make.runs)?;
+            let mut runs =
+                std::fs::OpenOptions::new().append(true).create(true).open(&make.runs)?;
             runs.write_all(line.as_bytes())?;
         }
         pass(&make.gate).await;

@@ -23,8 +23,17 @@ fn ids_are_compared_byte_by_byte() {
     let longest = "ä".repeat(127) + "b";
     assert_eq!(longest.len(), 255);
     // One letter as one code point and as two, cases, a place that looks like one, a space.
-    let ids =
-        ["\u{e9}", "e\u{301}", "Room", "room", " room", "room ", "caller/room", &longest, "actor/x"];
+    let ids = [
+        "\u{e9}",
+        "e\u{301}",
+        "Room",
+        "room",
+        " room",
+        "room ",
+        "caller/room",
+        &longest,
+        "actor/x",
+    ];
     for (number, id) in (0..).zip(ids) {
         owner.create(id);
         node.note(id, number).unwrap();

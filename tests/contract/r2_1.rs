@@ -144,10 +144,8 @@ async fn a_runtime_may_call_as_well_as_a_thread() {
     }
     counts.sort_unstable();
     assert_eq!(counts, (1..=50).collect::<Vec<u64>>());
-    let (left, right) = tokio::join!(
-        node.actor("a").request(Show {}),
-        async { node.actors().find("a").await }
-    );
+    let (left, right) =
+        tokio::join!(node.actor("a").request(Show {}), async { node.actors().find("a").await });
     assert_eq!(left.unwrap().notes.len(), 50);
     assert_eq!(right.unwrap().unwrap().rid.to_string(), "owner");
     // A future that is given up by the runtime is given up by the node.

@@ -291,15 +291,16 @@ fn concurrent_misses_of_an_id_share_a_read() {
     let (owner, node, store) = pair(&world);
     store.block("a");
     std::thread::scope(|s| {
-        let asking: Vec<_> =
-            (0..100).map(|number| { let node = &node; s.spawn(move || node.note("a", number)) }).collect();
+        let asking: Vec<_> = (0..100)
+            .map(|number| {
+                let node = &node;
+                s.spawn(move || node.note("a", number))
+            })
+            .collect();
         eventually("the read to be out", || (store.waiting() == 1).then_some(()));
-        eventually("all callers to wait", || {
-            (node.count(Counter::CacheMisses) >= 1).then_some(())
-        });
+        eventually("all callers to wait", || (node.count(Counter::CacheMisses) >= 1).then_some(()));
         store.unblock();
-        let mut counts: Vec<u64> =
-            asking.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
+        let mut counts: Vec<u64> = asking.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
         counts.sort_unstable();
         assert_eq!(counts, (1..=100).collect::<Vec<u64>>());
     });
@@ -366,7 +367,11 @@ fn one_ids_slow_read_delays_no_other_past_its_deadline() {
         store.unblock();
     });
     eventually("the Store to answer again", || node.note("a", 2).ok());
-    assert_eq!(owner.notes("a").iter().filter(|n| **n == 1).count(), 0, "an ended call was submitted");
+    assert_eq!(
+        owner.notes("a").iter().filter(|n| **n == 1).count(),
+        0,
+        "an ended call was submitted"
+    );
 }
 
 /// A read that was out when the route was found stale answers nobody who called afterwards.
@@ -438,7 +443,10 @@ fn an_id_is_missing_only_after_its_release() {
         assert!(matches!(sight, Sight::Unavailable | Sight::ReadyRoute), "{sight:?}");
         refused(node.note("a", 1), ErrorKind::Unavailable);
         assert_eq!(owner.sight("a"), Sight::Unavailable);
-        refused(owner.try_ask::<u64>(Command::Note { id: "a".into(), number: 1, is_request: true }), ErrorKind::Unavailable);
+        refused(
+            owner.try_ask::<u64>(Command::Note { id: "a".into(), number: 1, is_request: true }),
+            ErrorKind::Unavailable,
+        );
     }
     owner.open_gate(&gate);
     destroying.end::<()>().unwrap();

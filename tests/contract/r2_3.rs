@@ -54,7 +54,9 @@ fn a_configured_endpoint_that_the_store_confirms_is_linked() {
     let mut setup = world.setup("caller");
     setup.peers = vec![owner.endpoint.clone()];
     let (node, _) = world.node(&setup);
-    eventually("the link to come up by itself", || (node.count(Counter::LinksUp) == 1).then_some(()));
+    eventually("the link to come up by itself", || {
+        (node.count(Counter::LinksUp) == 1).then_some(())
+    });
     owner.create("a");
     node.note("a", 1).unwrap();
     assert_eq!(node.count(Counter::LinksUp), 1, "one link serves both");

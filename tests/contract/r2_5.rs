@@ -54,8 +54,7 @@ fn a_thousand_stale_sends_activate_nothing() {
     old.destroy(&made).unwrap();
     new.create("a");
     let (created, reads) = (old.counter(Counter::ObjectsCreated), store.row_reads("a"));
-    let sends: Vec<_> =
-        (0..1_000).map(|number| node.actor("a").send(Note { number })).collect();
+    let sends: Vec<_> = (0..1_000).map(|number| node.actor("a").send(Note { number })).collect();
     for send in sends {
         // Local admission: what becomes of it there is counted there.
         send.wait().unwrap();
@@ -68,8 +67,7 @@ fn a_thousand_stale_sends_activate_nothing() {
     assert_eq!(new.notes("a"), [0; 0], "none was sent on");
     // All credit came back: the way is free for as many again.
     refused(node.note("a", 2), ErrorKind::Unavailable);
-    let sends: Vec<_> =
-        (0..1_000).map(|number| node.actor("a").send(Note { number })).collect();
+    let sends: Vec<_> = (0..1_000).map(|number| node.actor("a").send(Note { number })).collect();
     sends.into_iter().for_each(|send| send.wait().unwrap());
     node.note("a", 5_000).unwrap();
     assert_eq!(new.notes("a").len(), 1_001);

@@ -87,8 +87,12 @@ fn a_killed_owner_leaves_its_actors_unavailable() {
     assert_eq!(world.runs(&counted).len(), 1);
     node.note("a", 1).unwrap();
     std::thread::scope(|s| {
-        let pending: Vec<_> =
-            (0..5).map(|n| { let node = &node; s.spawn(move || node.hold("a", n, "never-opened")) }).collect();
+        let pending: Vec<_> = (0..5)
+            .map(|n| {
+                let node = &node;
+                s.spawn(move || node.hold("a", n, "never-opened"))
+            })
+            .collect();
         owner.await_waiting("never-opened", 1);
         eventually("all requests to be there", || {
             (owner.counter(Counter::AdmittedRemote) == 6).then_some(())

@@ -174,12 +174,11 @@ fn a_failure_is_a_structured_answer() {
             assert_eq!(e.text(), text);
         }
     }
-    let text = refused(node.actor("a").request(garbage("probe.hold")).wait(), ErrorKind::ProtocolError);
+    let text =
+        refused(node.actor("a").request(garbage("probe.hold")).wait(), ErrorKind::ProtocolError);
     assert!(text.contains("probe.hold") && text.contains("32 bytes"), "{text}");
-    let text = refused(
-        node.actor("a").request(super::probe::Unknown {}).wait(),
-        ErrorKind::NotFound,
-    );
+    let text =
+        refused(node.actor("a").request(super::probe::Unknown {}).wait(), ErrorKind::NotFound);
     assert!(text.contains("probe.unknown") && text.contains("\"probe\""), "{text}");
     assert_eq!(node.note("a", 1), Ok(1), "the Actor goes on");
     // A panic tears the state: the Actor is closed, its queue told, its id free again.
@@ -270,11 +269,9 @@ fn a_given_up_request_is_over() {
     owner.create("a");
     let gate = world.gate("turn");
     let polled = async {
-        let mut request = std::pin::pin!(
-            std::future::IntoFuture::into_future(
-                node.actor("a").request(Hold { number: 1, gate: gate.clone() })
-            )
-        );
+        let mut request = std::pin::pin!(std::future::IntoFuture::into_future(
+            node.actor("a").request(Hold { number: 1, gate: gate.clone() })
+        ));
         std::future::poll_fn(|cx| {
             let is_pending = std::future::Future::poll(request.as_mut(), cx).is_pending();
             std::task::Poll::Ready(is_pending)
@@ -411,7 +408,10 @@ fn a_silent_peer_holds_up_nobody_else() {
         }
         for request in waiting {
             let e = request.join().unwrap().unwrap_err();
-            assert!(matches!(e.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable), "{e}");
+            assert!(
+                matches!(e.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable),
+                "{e}"
+            );
         }
     });
     assert_eq!(lively.notes("l").len(), 201);

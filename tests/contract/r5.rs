@@ -96,9 +96,7 @@ fn a_long_outage_of_the_store_pauses_and_loses_nothing() {
         node.note(id, 1).unwrap();
     }
     store.fail(true);
-    eventually("the own lease to lapse", || {
-        (node.count(Counter::LeaseLapses) == 1).then_some(())
-    });
+    eventually("the own lease to lapse", || (node.count(Counter::LeaseLapses) == 1).then_some(()));
     std::thread::scope(|s| {
         let waiting = s.spawn(|| {
             node.actor("here").request(Note { number: 2 }).timeout(Duration::from_secs(60)).wait()

@@ -58,7 +58,10 @@ fn a_stream_that_breaks_the_rules_is_closed() {
         ("a length of four gigabytes", huge),
         ("zeros", vec![0; 400]),
         ("a record without a frame", record.repeat(3)),
-        ("bytes at random", (0..1_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()),
+        (
+            "bytes at random",
+            (0..1_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect(),
+        ),
     ];
     for (what, bytes) in openings {
         let before: u64 = node.close_reasons().values().sum();
@@ -66,9 +69,7 @@ fn a_stream_that_breaks_the_rules_is_closed() {
         // The node may close before everything is written.
         let _ = stream.write_all(&bytes);
         must_be_closed(stream);
-        eventually(what, || {
-            (node.close_reasons().values().sum::<u64>() > before).then_some(())
-        });
+        eventually(what, || (node.close_reasons().values().sum::<u64>() > before).then_some(()));
     }
     // One that says half a word and waits is closed when its time is over.
     let before: u64 = node.close_reasons().values().sum();

@@ -72,11 +72,7 @@ impl World {
 
     /// As [`World::setup`], for tests that wait for a lease to lapse or a dead peer to be missed.
     pub(crate) fn brief(&self, rid: &str) -> Setup {
-        Setup {
-            lease_ms: Some((3_000, 600)),
-            liveness_ms: Some((400, 1_500)),
-            ..self.setup(rid)
-        }
+        Setup { lease_ms: Some((3_000, 600)), liveness_ms: Some((400, 1_500)), ..self.setup(rid) }
     }
 
     /// A child process without a node.
@@ -149,13 +145,7 @@ impl Child {
         });
         let asked = tell(&attached, &Command::Attach).expect("the child listens");
         hear(asked).expect("the child is attached");
-        Self {
-            process,
-            socket,
-            _attached: attached,
-            rid: rid.to_owned(),
-            endpoint: String::new(),
-        }
+        Self { process, socket, _attached: attached, rid: rid.to_owned(), endpoint: String::new() }
     }
 
     /// Gives a command; its answer is taken later.
