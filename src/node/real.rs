@@ -38,6 +38,9 @@ use sources::{LoadReader, RandomSource};
 
 /// Mail taken in one poll, at most.
 const MAX_MAIL: usize = 1024;
+/// How long a core that has work of its own goes on without asking the driver: asking is a system
+/// call, and a round of the loop may be shorter than one.
+const ASK_INTERVAL: Duration = Duration::from_micros(5);
 
 /// Hands a Store call to the Store threads: core, token, call, deadline. Never blocks.
 pub type SubmitStore = Arc<dyn Fn(u16, u64, StoreOp, Nanos) + Send + Sync>;
@@ -83,6 +86,8 @@ pub struct RealEnv<M, D = Epoll> {
     policy: IdlePolicy,
     load: LoadReader,
     stores: OutstandingStores,
+    /// When the driver was asked last.
+    asked_at: Nanos,
 }
 
 /// What comes to a core through its mailbox.
@@ -159,6 +164,7 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
                 policy: IdlePolicy::new(idle, processors),
                 load: LoadReader::new(),
                 stores: OutstandingStores::default(),
+                asked_at: Nanos::ZERO,
             })
         };
         let envs = (0..).zip(drivers).map(env).collect::<Result<_, Error>>()?;
@@ -191,7 +197,10 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     fn poll(&mut self, events: &mut Vec<Event<M>>, park_until: Nanos) {
         let before = events.len();
         let now = boottime();
-        self.driver.poll(events, now, None);
+        if now < park_until || now.since(self.asked_at) >= ASK_INTERVAL {
+            self.asked_at = now;
+            self.driver.poll(events, now, None);
+        }
         self.take_mail(events);
         if events.len() == before && now < park_until {
             self.idle(events, now, park_until);

@@ -1,11 +1,16 @@
 #![forbid(unsafe_code)]
 //! Typed messages and their encoding.
 
+use std::cell::Cell;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::payload::Payload;
 use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes a thread keeps for encoding messages, at most.
+const KEEP_BYTES: usize = 64 << 10;
 
 /// A typed message: a name, a reply type and an encoding.
 ///
@@ -133,13 +138,27 @@ pub trait Packet: Sized + Send + 'static {
     fn reply_from_packet(payload: Payload) -> Result<Self::Reply>;
 }
 
+/// The payload of what `encode` writes. It writes into memory that the thread keeps for that, so
+/// that the payload's own, of its exact size, is the only allocation.
+fn encoded<M: Message>(encode: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<Payload> {
+    thread_local! {
+        static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    }
+    // Taken out for the time of the call: an encoding that encodes another message finds none.
+    // So does one on a thread that is ending.
+    let mut bytes = KEPT.try_with(Cell::take).unwrap_or_default();
+    let payload = encode(&mut bytes).and_then(|()| Payload::new(M::NAME, M::CONTENT_TYPE, &bytes));
+    bytes.clear();
+    bytes.shrink_to(KEEP_BYTES);
+    let _ = KEPT.try_with(|kept| kept.set(bytes));
+    payload
+}
+
 impl<M: Message> Packet for M {
     type Reply = M::Reply;
 
     fn into_packet(self) -> Result<Payload> {
-        let mut bytes = Vec::new();
-        self.encode(&mut bytes)?;
-        Payload::new(M::NAME, M::CONTENT_TYPE, &bytes)
+        encoded::<M>(|bytes| self.encode(bytes))
     }
 
     fn from_packet(payload: Payload) -> Result<Self> {
@@ -147,9 +166,7 @@ impl<M: Message> Packet for M {
     }
 
     fn reply_into_packet(reply: M::Reply) -> Result<Payload> {
-        let mut bytes = Vec::new();
-        M::encode_reply(&reply, &mut bytes)?;
-        Payload::new(M::NAME, M::CONTENT_TYPE, &bytes)
+        encoded::<M>(|bytes| M::encode_reply(&reply, bytes))
     }
 
     fn reply_from_packet(payload: Payload) -> Result<M::Reply> {
@@ -200,5 +217,66 @@ impl IntoPayload for () {
 impl<P: Packet> IntoPayload for P {
     fn into_payload(self) -> Result<Payload> {
         self.into_packet()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]
+    struct Text(String);
+    impl Message for Text {
+        const NAME: &'static str = "text";
+        type Reply = ();
+    }
+
+    /// Its encoding holds the payload of another message.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Nested;
+    impl Message for Nested {
+        const NAME: &'static str = "nested";
+        type Reply = ();
+        fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
+            out.extend_from_slice(b"before");
+            out.extend_from_slice(Text("inside".into()).into_packet()?.bytes());
+            Ok(())
+        }
+    }
+
+    /// Its encoding fails half way.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Torn;
+    impl Message for Torn {
+        const NAME: &'static str = "torn";
+        type Reply = ();
+        fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
+            out.extend_from_slice(b"torn");
+            Err(Error::invalid("not this one"))
+        }
+    }
+
+    #[test]
+    fn encodings_leave_nothing_to_each_other() {
+        assert_eq!(Nested.into_packet().unwrap().bytes(), b"before\x06inside");
+        assert!(Torn.into_packet().is_err());
+        let payload = Text("after".into()).into_packet().unwrap();
+        assert_eq!((payload.name(), payload.bytes()), ("text", &b"\x05after"[..]));
+        assert_eq!(Text::from_packet(payload).unwrap(), Text("after".into()));
+        assert_eq!(Nested.into_packet().unwrap().bytes(), b"before\x06inside");
+    }
+
+    #[test]
+    fn a_message_takes_one_allocation_however_long_it_is() {
+        let long = || Text("x".repeat(10_000));
+        long().into_packet().unwrap();
+        let message = long();
+        let mut payload = None;
+        let taken = allocation_counter::measure(|| payload = message.into_packet().ok());
+        assert_eq!(taken.count_total, 1);
+        assert_eq!(payload.unwrap().bytes().len(), 10_002);
+        let huge = Text("x".repeat(2 * KEEP_BYTES));
+        let kept = allocation_counter::measure(|| drop(huge.into_packet().unwrap())).bytes_current;
+        assert!(kept <= KEEP_BYTES as i64, "{kept} bytes are kept");
     }
 }

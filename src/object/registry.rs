@@ -36,6 +36,8 @@ pub(crate) struct TurnInput {
     pub(crate) payload: Payload,
     pub(crate) facts: TurnFacts,
     pub(crate) outbox: Rc<Outbox>,
+    /// Whether anybody is told the reply; else it is not encoded.
+    pub(crate) wants_reply: bool,
 }
 
 pub(crate) type HandleFn = Arc<dyn Fn(Body, TurnInput) -> CellFuture + Send + Sync>;
@@ -168,7 +170,7 @@ impl<A: Actor> ActorType<A> {
 fn erase<A: Handler<P>, P: Packet>() -> HandleFn {
     Arc::new(|body: Body, input: TurnInput| -> CellFuture {
         Box::pin(async move {
-            let TurnInput { payload, facts, outbox } = input;
+            let TurnInput { payload, facts, outbox, wants_reply } = input;
             let mut object = match body.downcast::<A>() {
                 Ok(object) => object,
                 Err(body) => {
@@ -180,7 +182,11 @@ fn erase<A: Handler<P>, P: Packet>() -> HandleFn {
                 Err(e) => Err(Error::new(ErrorKind::ProtocolError, e.text())),
                 Ok(message) => {
                     let mut cx = Context::new(&facts, &outbox);
-                    object.handle(message, &mut cx).await.and_then(P::reply_into_packet)
+                    match object.handle(message, &mut cx).await {
+                        Ok(reply) if wants_reply => P::reply_into_packet(reply),
+                        Ok(_) => Ok(Payload::empty()),
+                        Err(e) => Err(e),
+                    }
                 }
             };
             CellOutput::Turn { body: object, reply }

@@ -275,7 +275,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             remaining: (queued.deadline != Nanos::MAX).then(|| queued.deadline.since(self.now)),
         };
         let outbox = self.objects.outbox.clone();
-        let future = handler(body, TurnInput { payload: queued.payload, facts, outbox });
+        let wants_reply = queued.reply.is_some();
+        let input = TurnInput { payload: queued.payload, facts, outbox, wants_reply };
+        let future = handler(body, input);
         let cell = self.objects.cells.insert(future);
         self.objects.objects[index].turn = Some(cell);
         let reply = queued.reply;

@@ -1,0 +1,71 @@
+#![forbid(unsafe_code)]
+//! The command line of a bench.
+
+/// What a bench was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Args {
+    /// A few operations of everything, to see that it works.
+    pub(crate) tiny: bool,
+    /// A-B-B-A rounds.
+    pub(crate) rounds: usize,
+    /// Only cases whose name contains one of these; all when empty.
+    only: Vec<String>,
+}
+
+const USAGE: &str = "usage: cargo bench --bench NAME -- [--tiny] [--rounds N] [CASE...]\n\
+  --tiny      a few operations of everything: shows that it works, measures nothing\n\
+  --rounds N  A-B-B-A rounds, 1 to 99 (5)\n\
+  CASE        only the cases whose name contains this";
+
+impl Args {
+    /// Reads the command line; ends the process when it is wrong.
+    pub(crate) fn parse() -> Self {
+        match Self::read(std::env::args().skip(1)) {
+            Ok(Some(args)) => args,
+            Ok(None) => {
+                println!("{USAGE}");
+                std::process::exit(0);
+            }
+            Err(text) => {
+                eprintln!("{text}\n{USAGE}");
+                std::process::exit(2);
+            }
+        }
+    }
+
+    fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
+        let mut args = Self { tiny: false, rounds: 0, only: Vec::new() };
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                // Cargo gives it to every bench.
+                "--bench" => {}
+                "--tiny" => args.tiny = true,
+                "--help" | "-h" => return Ok(None),
+                "--rounds" => {
+                    let value = words.next().unwrap_or_default();
+                    args.rounds = value.parse().ok().filter(|n| (1..=99).contains(n)).ok_or(
+                        format!("--rounds is {value:?}; it must be a whole number of 1 to 99"),
+                    )?;
+                }
+                option if option.starts_with('-') => {
+                    return Err(format!("no option {option:?}"));
+                }
+                name => args.only.push(name.to_owned()),
+            }
+        }
+        if args.rounds == 0 {
+            args.rounds = if args.tiny { 1 } else { 5 };
+        }
+        Ok(Some(args))
+    }
+
+    /// Whether the case is wanted.
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| case.contains(part.as_str()))
+    }
+
+    /// Operations of a segment: few of them in the tiny form.
+    pub(crate) fn operations(&self, full: u64) -> u64 {
+        if self.tiny { full.min(256) } else { full }
+    }
+}
