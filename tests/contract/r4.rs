@@ -343,13 +343,11 @@ fn a_shutdown_answers_everything_pending() {
     owner.create("a");
     node.make("own", None).unwrap();
     std::thread::scope(|s| {
-        let mut pending = vec![
-            s.spawn(|| node.hold("a", 1, "never-opened")),
-            s.spawn(|| node.note("a", 2)),
-            s.spawn(|| node.hold("own", 3, &gate)),
-        ];
-        let from_elsewhere = s.spawn(|| staying.hold("own", 4, &gate));
+        let mut pending = vec![s.spawn(|| node.hold("a", 1, "never-opened"))];
         owner.await_waiting("never-opened", 1);
+        pending.push(s.spawn(|| node.note("a", 2)));
+        pending.push(s.spawn(|| node.hold("own", 3, &gate)));
+        let from_elsewhere = s.spawn(|| staying.hold("own", 4, &gate));
         eventually("all to be there", || {
             let there = owner.counter(Counter::AdmittedRemote) == 2;
             (there && node.count(Counter::AdmittedRemote) == 1).then_some(())
