@@ -341,7 +341,7 @@ mod tests {
         let lines: Vec<String> = wrapped(&text).collect();
         assert_eq!(lines.join(" "), text.trim());
         assert!(lines.iter().all(|line| line.len() <= ROW_COLUMNS), "{lines:?}");
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 4);
     }
 
     #[test]
