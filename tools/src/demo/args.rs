@@ -8,11 +8,11 @@ use super::actor::Sabotage;
 
 const EXAMPLES: &str = "\
 Examples:
-  homing demo                          three nodes, 10,000 Actors, about 20 seconds
+  homing demo                          three nodes, 10,000 Actors, 20 s
   homing demo --listen unix            the same over Unix sockets
   homing demo --nodes 5 --seconds 60   more nodes, for longer
   homing demo --payload 16384          larger messages
-  homing demo --window 1               one operation at a time: latency without queues
+  homing demo --window 1               latency without queues
   homing demo --json | tail -n 1 | jq  the figures for a program
 
 Exit codes:
@@ -70,9 +70,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = range::<u32>(1, 64))]
     pub(crate) senders: u32,
 
-    /// Operations each sender has on their way at once
+    /// Operations each sender has on their way at once; fewer when they are so large that a node
+    /// would have over 8 MiB on their way
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = range::<u32>(1, 65_536))]
-    pub(crate) window: u32,
+    window: u32,
 
     /// What the links are made of
     #[arg(long, value_enum, default_value_t = Listen::Tcp)]
@@ -92,9 +93,50 @@ pub(crate) struct Args {
     pub(crate) sabotage: Option<Sabotage>,
 }
 
+/// Bytes of messages a node's senders have on their way at once. A core refuses more than 64 MiB
+/// that wait for credit.
+const MAX_FLIGHT_BYTES: u64 = 8 << 20;
+/// What a message has beside its payload, at most.
+const MESSAGE_BYTES: u64 = 256;
+
+impl Args {
+    /// Operations each sender has on their way at once.
+    pub(crate) fn window(&self) -> usize {
+        let message_bytes = u64::from(self.payload) + MESSAGE_BYTES;
+        let most = MAX_FLIGHT_BYTES / (message_bytes * u64::from(self.senders));
+        u64::from(self.window).min(most).max(1) as usize
+    }
+}
+
 fn range<T: TryFrom<u64> + Clone + Send + Sync + 'static>(
     least: u64,
     most: u64,
 ) -> RangedU64ValueParser<T> {
     RangedU64ValueParser::new().range(least..=most)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn window(args: &[&str]) -> usize {
+        Cli::parse_from([&["demo"], args].concat()).args.window()
+    }
+
+    #[test]
+    fn large_messages_narrow_the_window() {
+        assert_eq!(window(&[]), 64);
+        assert_eq!(window(&["--window", "1000"]), 1000);
+        assert_eq!(window(&["--payload", "1048576"]), 7);
+        assert_eq!(window(&["--payload", "1048576", "--senders", "64"]), 1);
+        assert_eq!(window(&["--payload", "1048576", "--window", "3"]), 3);
+    }
 }

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! The load: senders with a bounded number of operations in flight, and what they count.
 
+use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use homing::{ActorHandle, Node, Requesting, Result, Sending};
+use homing::{ActorHandle, Error, Node, Requesting, Result, Sending};
 
 use super::actor::{Note, actor_id};
 use super::ledger::{Ending, SenderLog};
@@ -20,8 +21,6 @@ use super::window::Window;
 pub(crate) const MAX_LATENCY_NS: u64 = 60_000_000_000;
 /// Digits a latency keeps.
 const DIGITS: u8 = 3;
-/// Sentences of errors a process keeps.
-const MAX_ERROR_TEXTS: usize = 5;
 /// Most messages a sender gives one Actor in a row.
 const MAX_BURST: u64 = 8;
 
@@ -37,7 +36,8 @@ pub(crate) struct Meter {
     pub(crate) requests: AtomicU64,
     pub(crate) errors: AtomicU64,
     latencies: Mutex<Histogram<u64>>,
-    error_texts: Mutex<Vec<String>>,
+    /// The first sentence of each kind.
+    error_texts: Mutex<BTreeMap<String, String>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,15 +69,14 @@ impl Meter {
         taken
     }
 
-    fn error(&self, text: String) {
+    fn error(&self, error: &Error) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        let mut texts = lock(&self.error_texts);
-        if texts.len() < MAX_ERROR_TEXTS && !texts.contains(&text) {
-            texts.push(text);
-        }
+        let kind = error.kind().to_string();
+        lock(&self.error_texts).entry(kind).or_insert_with(|| error.to_string());
     }
 
-    pub(crate) fn error_texts(&self) -> Vec<String> {
+    /// The first error of each kind, as a sentence.
+    pub(crate) fn error_texts(&self) -> BTreeMap<String, String> {
         lock(&self.error_texts).clone()
     }
 }
@@ -217,9 +216,8 @@ impl Sender {
                 }
             }
             Err(e) => {
-                let ending = Ending::Failed(e.kind());
-                self.meter.error(format!("{}: {e}", actor_id(tag.actor)));
-                ending
+                self.meter.error(&e);
+                Ending::Failed(e.kind())
             }
         };
         self.log.end(tag.actor, tag.number, ending);

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! One run: the phases one after another, over all node processes at once.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -134,7 +135,7 @@ impl<'a> Run<'a> {
             logs: self.dir.to_owned(),
             actors: self.args.actors,
             senders: self.args.senders,
-            window: self.args.window as usize,
+            window: self.args.window(),
             payload_bytes: self.args.payload as usize,
             sabotage: self.args.sabotage,
         }
@@ -161,16 +162,14 @@ impl<'a> Run<'a> {
         let senders = u64::from(self.args.nodes) * u64::from(self.args.senders);
         self.begin("last message to every Actor", u64::from(self.args.actors) * senders);
         self.order(nodes.clone(), || Order::Settle);
-        let mut all = Vec::new();
+        let mut all = BTreeMap::new();
         for report in self.wait(nodes, Steps::Reported)? {
             if let Report::Settled { errors } = report {
                 all.extend(errors);
             }
         }
         self.progress.end();
-        all.sort();
-        all.dedup();
-        Ok(all)
+        Ok(all.into_values().collect())
     }
 
     /// A fresh process asks and compares.

@@ -12,8 +12,8 @@ use super::ledger::Verdict;
 
 /// Nodes up to which the table of who talked to whom is shown.
 const MAX_MATRIX: usize = 5;
-/// Columns of the page.
-const COLUMNS: usize = 80;
+/// Columns of a row's text, on a page of 80.
+const ROW_COLUMNS: usize = 67;
 
 /// The load, as its senders saw it.
 #[derive(Clone, Debug)]
@@ -179,7 +179,9 @@ impl Summary {
                 grouped(verdict.failed_but_handled)
             ),
         ));
-        rows.extend(self.errors.iter().map(|text| ("", shortened(text, COLUMNS - 13))));
+        for text in &self.errors {
+            rows.extend(wrapped(text).map(|line| ("", line)));
+        }
     }
 
     fn comparison_rows(&self, rows: &mut Vec<(&'static str, String)>) {
@@ -200,7 +202,9 @@ impl Summary {
         };
         rows.push(("", show(&defects[..3])));
         rows.push(("", show(&defects[3..])));
-        rows.extend(verdict.examples.iter().map(|e| ("", shortened(e, COLUMNS - 13))));
+        for text in &verdict.examples {
+            rows.extend(wrapped(text).map(|line| ("", line)));
+        }
     }
 
     fn judgement(&self, colours: Colours) -> String {
@@ -270,7 +274,7 @@ pub(crate) fn json_line(args: &Args, outcome: &Outcome) -> String {
         "payload_bytes": args.payload,
         "cores": args.cores,
         "senders": args.senders,
-        "window": args.window,
+        "window": args.window(),
         "listen": args.listen.name(),
     });
     value.to_string()
@@ -312,11 +316,38 @@ fn matrix(cells: &[Vec<u64>]) -> String {
     text
 }
 
-/// One line of at most `columns` characters.
-fn shortened(text: &str, columns: usize) -> String {
-    let line = text.replace('\n', " ");
-    if line.chars().count() <= columns {
-        return line;
+/// A sentence as lines of a row.
+fn wrapped(text: &str) -> impl Iterator<Item = String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= ROW_COLUMNS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
     }
-    line.chars().take(columns - 1).chain(['…']).collect()
+    lines.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_wrapped_between_words() {
+        let text = "word ".repeat(40);
+        let lines: Vec<String> = wrapped(&text).collect();
+        assert_eq!(lines.join(" "), text.trim());
+        assert!(lines.iter().all(|line| line.len() <= ROW_COLUMNS), "{lines:?}");
+        assert_eq!(lines.len(), 4);
+    }
+
+    #[test]
+    fn who_talked_to_whom_is_shown_for_a_few_nodes() {
+        let table = matrix(&[vec![1, 2], vec![3, 4_000]]);
+        assert!(table.contains("from node-1            3        4,000"), "{table}");
+        assert!(matrix(&vec![vec![1; 6]; 6]).is_empty());
+    }
 }

@@ -2,6 +2,7 @@
 //! What the demo and its node processes say to each other: one JSON value per line, orders on the
 //! node's standard input, reports on its standard output.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
@@ -66,8 +67,8 @@ pub(crate) enum Report {
     Tick(Tick),
     /// An order was carried out.
     Done,
-    /// The logs are written. The first sentences of errors.
-    Settled { errors: Vec<String> },
+    /// The logs are written. The first error of each kind.
+    Settled { errors: BTreeMap<String, String> },
     /// What the comparison found.
     Asked(Box<Verdict>),
     /// An order could not be carried out; the process ends.
