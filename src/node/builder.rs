@@ -238,8 +238,8 @@ impl NodeBuilder {
     /// descriptor. Blocks until the node is Ready.
     ///
     /// # Errors
-    /// `NotConfigured`, with one sentence that names the setting, the value and the rule;
-    /// `AlreadyExists` when a live node has the rid; `Unavailable` when the Store does not answer;
+    /// `NotConfigured`, with one sentence that names the setting, the value and the rule (a rid
+    /// that a live node has is one of these); `Unavailable` when the Store does not answer;
     /// `InternalFailure` when the system gives no thread. Nothing is left half started.
     pub fn start(self) -> Result<Node> {
         start::start(self.plan(start::random_u64)?)

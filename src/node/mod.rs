@@ -98,6 +98,11 @@ impl Shared {
         (key.object_hash().low() % u64::from(self.settings.cores)) as u16
     }
 
+    /// The two durations in force.
+    pub(crate) fn lifetimes(&self) -> RouteLifetimes {
+        *self.lifetimes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A number for a cancellable operation; never 0.
     fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)

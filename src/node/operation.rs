@@ -198,6 +198,8 @@ pub enum Mail {
     LeaseRenewed { rid: NodeRid, lease_generation: OwnerLeaseGeneration, deadline: Nanos },
     /// To all: a peer changed how long it relays (R0-7).
     PeerFollow { rid: NodeRid, node_generation: NodeGeneration, duration: Duration },
+    /// To all: a peer gives its lease back (R2.2-4).
+    PeerEnds { rid: NodeRid, lease_generation: OwnerLeaseGeneration },
     /// To all: the Store answers again after failures.
     StoreRecovered,
     /// To all: the own lease is lost for good.

@@ -200,11 +200,23 @@ impl Lease {
 
     fn publish(&self, descriptor: NodeDescriptor) -> Result<()> {
         let _ = self.control.send(LeaseControl::Publish(Box::new(descriptor)));
-        self.wait(|report| match report {
-            LeaseReport::DescriptorPublished => Some(Ok(())),
-            LeaseReport::DescriptorRefused(e) | LeaseReport::Fenced(e) => Some(Err(e)),
-            _ => None,
-        })
+        let until = real::boottime() + limits::START_TIMEOUT;
+        loop {
+            // The lease thread tries for as long as it lives; a start does not.
+            let left = until.since(real::boottime());
+            let report = self.reports.recv_timeout(left).map_err(|_| {
+                Error::unavailable(format!(
+                    "the Location Store did not take the node's descriptor within {:?}; check the \
+                     store setting and the server behind it",
+                    limits::START_TIMEOUT
+                ))
+            })?;
+            match report {
+                LeaseReport::DescriptorPublished => return Ok(()),
+                LeaseReport::DescriptorRefused(e) | LeaseReport::Fenced(e) => return Err(e),
+                _ => {}
+            }
+        }
     }
 
     /// Gives the lease back and waits for it, bounded.

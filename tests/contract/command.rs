@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     pub(crate) create_ms: Option<u64>,
     pub(crate) store_ms: Option<u64>,
     pub(crate) max_frame: Option<u32>,
+    /// The Store fails after so many commits.
+    pub(crate) fail_after_commits: Option<usize>,
     /// Hosts no `Probe`.
     pub(crate) hosts_nothing: bool,
     pub(crate) hosts_other: bool,
@@ -60,7 +62,8 @@ impl Setup {
         if let Some((probe, lost)) = self.liveness_ms {
             b = b.liveness_interval(ms(probe)).liveness_timeout(ms(lost));
         }
-        let times: [(Option<u64>, fn(NodeBuilder, Duration) -> NodeBuilder); 6] = [
+        type Set = fn(NodeBuilder, Duration) -> NodeBuilder;
+        let times: [(Option<u64>, Set); 6] = [
             (self.cache_ms, NodeBuilder::route_cache_max_age),
             (self.follow_ms, NodeBuilder::message_follow_duration),
             (self.request_ms, NodeBuilder::request_timeout),
@@ -177,7 +180,7 @@ pub(crate) enum Command {
     /// The connection on which the child's life depends.
     Attach,
     Start(Setup),
-    /// Tries to start, and says how many descriptors and threads there are before and after.
+    /// Tries to start, and says what the attempt left behind.
     StartInVain(Setup),
     Create {
         id: String,
@@ -245,17 +248,9 @@ impl From<Said> for Error {
     }
 }
 
-/// What a start in vain left.
+/// What a start in vain said, and which descriptors and threads it left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Vain {
     pub(crate) error: Said,
-    pub(crate) before: Footprint,
-    pub(crate) after: Footprint,
-}
-
-/// Descriptors and threads of a process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Footprint {
-    pub(crate) descriptors: Vec<String>,
-    pub(crate) threads: Vec<String>,
+    pub(crate) left: Vec<String>,
 }

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// When bytes toward the target stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,9 @@ struct State {
     target: Mutex<Option<String>>,
     is_silent: AtomicBool,
     cut: Mutex<Cut>,
+    /// Bytes from the target wait on every connection but the first.
+    is_holding: Mutex<bool>,
+    let_go: Condvar,
 }
 
 /// The relay. Dropping it cuts everything.
@@ -66,6 +69,12 @@ impl Proxy {
         self.state.cut_all();
     }
 
+    /// Keeps back what the target says on every connection but the first; or lets it go.
+    pub(crate) fn hold_later_connections(&self, is_holding: bool) {
+        *self.state.is_holding.lock().unwrap_or_else(PoisonError::into_inner) = is_holding;
+        self.state.let_go.notify_all();
+    }
+
     /// Lets bytes vanish, both ways, without closing anything; or no longer.
     pub(crate) fn silence(&self, is_silent: bool) {
         self.state.is_silent.store(is_silent, Ordering::Relaxed);
@@ -87,10 +96,12 @@ impl State {
     fn take_in(self: &Arc<Self>, near: TcpStream) {
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(far) = target.and_then(|target| TcpStream::connect(target).ok()) else { return };
+        let is_later = !self.streams().is_empty();
         for (from, to, is_toward_target) in [(&near, &far, true), (&far, &near, false)] {
             let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
             let state = self.clone();
-            std::thread::spawn(move || state.relay(from, to, is_toward_target));
+            let may_wait = is_later && !is_toward_target;
+            std::thread::spawn(move || state.relay(from, to, is_toward_target, may_wait));
         }
         self.streams().extend([near, far]);
     }
@@ -114,13 +125,23 @@ impl State {
         }
     }
 
-    fn relay(&self, mut from: TcpStream, mut to: TcpStream, is_toward_target: bool) {
+    /// Waits while the connections but the first are held.
+    fn wait_to_be_let_go(&self) {
+        let holding = self.is_holding.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.let_go.wait_while(holding, |is_holding| *is_holding);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn relay(&self, mut from: TcpStream, mut to: TcpStream, is_toward: bool, may_wait: bool) {
         let mut bytes = [0; 16 << 10];
         while let Ok(len @ 1..) = from.read(&mut bytes) {
             if self.is_silent.load(Ordering::Relaxed) {
                 continue;
             }
-            let passing = if is_toward_target { self.passing(len) } else { len };
+            if may_wait {
+                self.wait_to_be_let_go();
+            }
+            let passing = if is_toward { self.passing(len) } else { len };
             if to.write_all(&bytes[..passing]).is_err() {
                 break;
             }

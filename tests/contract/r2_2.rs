@@ -309,7 +309,7 @@ fn concurrent_misses_of_an_id_share_a_read() {
     assert_eq!(owner.notes("a").len(), 100);
 }
 
-/// Case: 1,000 ids missed at once are read in a few calls.
+/// Two hundred ids that are missed at once are read in a few calls.
 ///
 /// Proves R2.2-8.
 #[test]
@@ -374,16 +374,17 @@ fn one_ids_slow_read_delays_no_other_past_its_deadline() {
     );
 }
 
-/// A read that was out when the route was found stale answers nobody who called afterwards.
+/// Case: Store always fails ⇒ one typed error, hop count never refunded.
 ///
-/// Proves R2.2-8.
+/// Each call that needs the Store is told once what the Store said, and nothing is submitted.
+///
+/// Proves R2.2b-1, R2.2-3.
 #[test]
 fn a_store_that_fails_answers_each_call_with_one_error() {
     let world = World::new();
     let (owner, node, store) = pair(&world);
     let hops = node.count(Counter::SubmittedRemote);
     store.fail(true);
-    // Case: Store always fails ⇒ one typed error, hop count never refunded.
     for _ in 0..5 {
         let text = refused(node.note("a", 1), ErrorKind::Unavailable);
         assert!(text.contains("the test lets it fail"), "{text}");

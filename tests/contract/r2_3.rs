@@ -14,7 +14,7 @@ use super::world::{Asks, Child, World, refused};
 /// Peers named by hand: one where nobody listens, one where somebody listens who is no node, one
 /// that is a node of another Store. The node starts, and none of them is a place for anything.
 ///
-/// Proves R2.3-1, R2.3-3.
+/// Proves R2.3-1.
 #[test]
 fn a_configured_endpoint_proves_nothing() {
     let (world, elsewhere) = (World::new(), World::new());

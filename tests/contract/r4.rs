@@ -106,6 +106,43 @@ fn a_request_inside_a_turn_resumes_that_turn() {
     assert_eq!(right.notes("asked"), [1]);
 }
 
+/// A turn gives up on its request, its Actor is destroyed and made anew, and the new incarnation asks
+/// the same: the old reply, when it comes, is nobody's.
+///
+/// Proves R4-3, R4-6.
+#[test]
+fn an_old_reply_never_reaches_a_new_incarnation() {
+    let world = World::new();
+    let left = world.child(&world.setup("left"));
+    let right = world.child(&world.setup("right"));
+    let (node, _) = world.node(&world.setup("caller"));
+    let (old, new) = (world.gate("old"), world.gate("new"));
+    let first = left.create("asker");
+    right.create("asked");
+    let given_up = node.ask("asker", Ask { timeout_ms: 300, ..ask(1, "asked", &old) }).unwrap();
+    let (kind, text) = given_up.reply.unwrap_err();
+    assert_eq!(ErrorKind::from_wire(kind), Some(ErrorKind::DeadlineExceeded), "{text}");
+    right.await_waiting(&old, 1);
+    left.destroy(&first).unwrap();
+    let second = left.create("asker");
+    std::thread::scope(|s| {
+        let asking = s.spawn(|| node.ask("asker", ask(2, "asked", &new)));
+        eventually("the new request to be there", || {
+            (right.counter(Counter::AdmittedRemote) == 2).then_some(())
+        });
+        right.open_gate(&old);
+        eventually("the old reply to come", || {
+            (left.counter(Counter::RepliesLate) == 1).then_some(())
+        });
+        right.await_waiting(&new, 1);
+        assert!(!asking.is_finished());
+        right.open_gate(&new);
+        let asked = asking.join().unwrap().unwrap();
+        assert_eq!((asked.reply, asked.generation_after), (Ok(2), second.generation));
+    });
+    assert_eq!(left.notes("asker"), [2, 1002]);
+}
+
 /// A turn that asks itself would wait for its own end: it is told so at once.
 ///
 /// Proves R4-3.
@@ -306,13 +343,11 @@ fn a_shutdown_answers_everything_pending() {
     owner.create("a");
     node.make("own", None).unwrap();
     std::thread::scope(|s| {
-        let mut pending = vec![
-            s.spawn(|| node.hold("a", 1, "never-opened")),
-            s.spawn(|| node.note("a", 2)),
-            s.spawn(|| node.hold("own", 3, &gate)),
-        ];
-        let from_elsewhere = s.spawn(|| staying.hold("own", 4, &gate));
+        let mut pending = vec![s.spawn(|| node.hold("a", 1, "never-opened"))];
         owner.await_waiting("never-opened", 1);
+        pending.push(s.spawn(|| node.note("a", 2)));
+        pending.push(s.spawn(|| node.hold("own", 3, &gate)));
+        let from_elsewhere = s.spawn(|| staying.hold("own", 4, &gate));
         eventually("all to be there", || {
             let there = owner.counter(Counter::AdmittedRemote) == 2;
             (there && node.count(Counter::AdmittedRemote) == 1).then_some(())
@@ -334,6 +369,51 @@ fn a_shutdown_answers_everything_pending() {
     // Twice is the same as once.
     block_on(node.shutdown(Duration::from_secs(1)));
     open_gate(&gate);
+}
+
+/// A link is up for the acceptor before the dialer has all of its lanes. What the acceptor sends on
+/// the first lanes meanwhile is answered.
+///
+/// Proves R4-1, R1-3.
+#[test]
+fn a_request_on_a_link_that_is_still_being_made_is_answered() {
+    let world = World::new();
+    let proxy = Proxy::new();
+    let mut setup = world.setup("acceptor");
+    setup.advertise = Some(proxy.endpoint());
+    setup.listen = Some(world.free_tcp());
+    setup.cores = Some(2);
+    setup.request_ms = Some(20_000);
+    let (acceptor, _) = world.node(&setup);
+    proxy.lead_to(setup.listen.as_ref().unwrap());
+    acceptor.make("there", None).unwrap();
+    let mut setup = world.setup("dialer");
+    setup.cores = Some(2);
+    setup.request_ms = Some(20_000);
+    let (dialer, _) = world.node(&setup);
+    // Enough ids for both lanes.
+    let ids: Vec<String> = (0..32).map(|n| format!("a{n}")).collect();
+    ids.iter().for_each(|id| drop(dialer.make(id, None).unwrap()));
+    proxy.hold_later_connections(true);
+    std::thread::scope(|s| {
+        let waiting = s.spawn(|| dialer.note("there", 1));
+        eventually("the link to be up for one side", || {
+            (acceptor.count(Counter::LinksUp) == 1).then_some(())
+        });
+        assert_eq!(dialer.count(Counter::LinksUp), 0);
+        let asking: Vec<_> =
+            ids.iter().map(|id| (s.spawn(|| acceptor.note(id, 7)), id.as_str())).collect();
+        eventually("an answer on the first lane", || {
+            asking.iter().any(|(request, _)| request.is_finished()).then_some(())
+        });
+        assert_eq!(dialer.count(Counter::LinksUp), 0);
+        proxy.hold_later_connections(false);
+        for (request, id) in asking {
+            assert_eq!(request.join().unwrap(), Ok(1), "{id}");
+        }
+        assert_eq!(waiting.join().unwrap(), Ok(1));
+    });
+    assert_eq!(dialer.count(Counter::RepliesUnroutable), 0);
 }
 
 /// Case: Link cut after write ⇒ unknown outcome error; ≤1 execution; no resend.

@@ -13,6 +13,7 @@ struct State {
     /// The keys of every read call, in order.
     reads: Vec<Vec<Key>>,
     commits: usize,
+    fails_after: Option<usize>,
     failed: usize,
     is_failing: bool,
     /// Reads with a key that ends like this wait.
@@ -65,6 +66,11 @@ impl Watched {
         self.state().is_failing = is_failing;
     }
 
+    /// Lets every call fail once so many commits have been made.
+    pub(crate) fn fail_after_commits(&self, commits: usize) {
+        self.state().fails_after = Some(commits);
+    }
+
     /// Lets reads of this Actor's row wait.
     pub(crate) fn block(&self, id: &str) {
         self.state().blocked = Some(format!("actor/{id}"));
@@ -83,7 +89,8 @@ impl Watched {
 
     fn may_go_on(&self) -> Result<(), StoreError> {
         let mut state = self.state();
-        if state.is_failing {
+        let is_over = state.fails_after.is_some_and(|most| state.commits > most);
+        if state.is_failing || is_over {
             state.failed += 1;
             return Err(StoreError::Failed("the test lets it fail".into()));
         }

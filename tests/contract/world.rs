@@ -49,6 +49,11 @@ impl World {
         self.path(name).to_str().expect("a temporary path is text").to_owned()
     }
 
+    /// The world's directory as text.
+    pub(crate) fn dir(&self) -> String {
+        self.file("").trim_end_matches('/').to_owned()
+    }
+
     /// A loopback endpoint nobody listens on.
     pub(crate) fn free_tcp(&self) -> String {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -32,7 +32,8 @@ macro_rules! suite {
                 cases! { $driver, ();
                     wake_ups: no_wake_up_is_lost_parking no_wake_up_is_lost_adaptive
                         no_wake_up_is_lost_spinning mail_keeps_its_order_per_pair
-                        poll_waits_until_the_instant_and_no_less store_answers_come_back
+                        poll_waits_until_the_instant_and_no_less
+                        one_instant_ends_every_wait_for_it store_answers_come_back
                         mail_of_a_core_that_ended_is_dropped bad_numbers_of_cores_are_refused;
                     process: descriptors_are_back_at_the_baseline running_out_of_descriptors
                         a_killed_listener_leaves_a_path_that_can_be_used_again;

@@ -122,6 +122,22 @@ pub(crate) fn poll_waits_until_the_instant_and_no_less<D: Driver>((): ()) {
     }
 }
 
+/// A driver asked twice to wait until the same instant comes back both times.
+pub(crate) fn one_instant_ends_every_wait_for_it<D: Driver>((): ()) {
+    let mut driver = D::new().unwrap();
+    let mut events: Vec<Event<u64>> = Vec::new();
+    let start = boottime();
+    let until = start + Duration::from_millis(2);
+    while boottime() < until {
+        driver.poll(&mut events, start, Some(until));
+    }
+    for _ in 0..3 {
+        driver.poll(&mut events, start, None);
+        driver.poll(&mut events, start, Some(until));
+    }
+    assert!(events.is_empty());
+}
+
 /// A Store call reaches the Store side with core, token and deadline, and its answer comes back,
 /// from another thread, to a core that waits. A call that is never answered disturbs nothing.
 pub(crate) fn store_answers_come_back<D: Driver>((): ()) {

@@ -11,7 +11,7 @@ use super::objects::State;
 use super::{Core, TimerRef};
 use crate::env::{Env, Planted};
 use crate::error::{Error, ErrorKind};
-use crate::ids::{FixedMap, NodeGeneration, NodeRid, ObjectKey, OperationId};
+use crate::ids::{FixedMap, NodeGeneration, NodeRid, ObjectKey, OperationId, RouteFence};
 use crate::limits;
 use crate::node::counters::Counter;
 use crate::node::operation::{
@@ -492,6 +492,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.settle(env, operation.waiter, Err(error));
             return Tried::Done;
         }
+        if let Some(text) = self.fits_no_frame(env, &operation, index) {
+            self.settle(env, operation.waiter, Err(Error::invalid(text)));
+            return Tried::Done;
+        }
         let wants_reply = operation.wants_reply();
         let (payload, metadata) = match operation.body {
             OpBody::Destroy { generation } => {
@@ -535,6 +539,40 @@ impl<E: Env<Mail = Mail>> Core<E> {
         Tried::Done
     }
 
+    /// Why a message to an object of this node could not leave it, if so. Near and far have one
+    /// rule (R2.1-5): a caller does not learn where an Actor lives by what it can be sent.
+    fn fits_no_frame(&self, env: &mut E, operation: &Operation, index: usize) -> Option<String> {
+        let max = self.shared.settings.max_frame_bytes as usize;
+        if size_of(operation) <= max as u64 / 2 {
+            return None;
+        }
+        let object = &self.objects.objects[index];
+        let identity = &self.shared.identity;
+        let route = Route {
+            key: operation.key.clone(),
+            mesh: self.shared.settings.mesh.clone(),
+            fence: RouteFence {
+                object_generation: object.generation,
+                rid: self.shared.settings.rid.clone(),
+                node_generation: identity.node_generation,
+                authority_owner_generation: object.tenure,
+                owner_lease_generation: identity.lease_generation,
+            },
+            store_version: object.version,
+        };
+        let operation_id = self.new_operation_id(env);
+        let parts = remote_frame(operation, &route, operation_id, None, self.now);
+        match parts.encoded_len() {
+            Ok(len) if len <= max => None,
+            Ok(len) => Some(format!(
+                "{}: the message makes a frame of {len} bytes; this node carries at most {max} \
+                 (max_frame_bytes)",
+                operation.key
+            )),
+            Err(_) => Some(format!("{}: the message cannot be a frame", operation.key)),
+        }
+    }
+
     fn attempt_remote(&mut self, env: &mut E, operation: Operation, route: &Route) -> Tried {
         let key = operation.key.clone();
         let fence = &route.fence;
@@ -559,6 +597,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let Some((link, state)) = self.links.to_node(&fence.rid, fence.node_generation) else {
             if let Some(text) = self.need_has_failed(&fence.rid, fence.node_generation) {
                 let why = format!("{key}: its owner {} is not connected: {text}", fence.rid);
+                // The next call asks the Store who owns it now.
+                self.forget_route(env, &key, route);
                 self.settle(env, operation.waiter, Err(Error::unavailable(why)));
                 return Tried::Done;
             }
@@ -631,7 +671,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         Tried::Done
     }
 
-    fn new_operation_id(&mut self, env: &mut E) -> OperationId {
+    fn new_operation_id(&self, env: &mut E) -> OperationId {
         loop {
             let value = u128::from(env.random()) << 64 | u128::from(env.random());
             if let Some(id) = OperationId::new(value) {

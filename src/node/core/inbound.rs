@@ -456,7 +456,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         tail: &[u8],
         payload: Option<Payload>,
     ) {
-        let Some((link, _)) = self.links.to_node(rid, node_generation) else {
+        let Some(link) = self.links.reply_link(rid, node_generation) else {
             tracing::debug!(object = %key, origin = %rid, "a reply has no link to its origin");
             self.count(Counter::RepliesUnroutable, 1);
             return;

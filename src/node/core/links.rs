@@ -67,9 +67,16 @@ impl Links {
         rid: &NodeRid,
         generation: NodeGeneration,
     ) -> Option<(LinkId, &Link)> {
-        let id = *self.of_node.get(&(rid.clone(), generation))?;
+        let id = self.reply_link(rid, generation)?;
         let link = self.links.get(&id)?;
         link.is_up.then_some((id, link))
+    }
+
+    /// The link that answers to this lifecycle of a node go by: also one that is not up yet. Its
+    /// first lanes are received from while the last one is still being attached, and the peer, for
+    /// whom it may be up already, sends on them.
+    pub(super) fn reply_link(&self, rid: &NodeRid, generation: NodeGeneration) -> Option<LinkId> {
+        self.of_node.get(&(rid.clone(), generation)).copied()
     }
 
     pub(super) fn get(&self, link: LinkId) -> Option<&Link> {
@@ -236,6 +243,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let windows = (0..info.lanes).map(|lane| (lane, CreditWindow::new(share))).collect();
         let max_frame_bytes = info.max_frame_bytes;
         let granted = self.granted_share(&info);
+        let node = (info.peer.rid.clone(), info.peer.node_generation);
+        self.links.of_node.insert(node, link);
         self.links.links.insert(link, Link { info, is_up: false, windows });
         let early: Vec<u16> = self
             .links
@@ -256,7 +265,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let Some(state) = self.links.links.get_mut(&link) else { return };
         state.is_up = true;
         let peer = state.info.peer.clone();
-        self.links.of_node.insert((peer.rid.clone(), peer.node_generation), link);
         self.pump_waiting_for_link(env, &peer.rid, peer.node_generation);
     }
 
@@ -455,6 +463,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let (rid, node_generation) = (state.info.peer.rid.clone(), state.info.peer.node_generation);
         let duration = Duration::from_millis(update.message_follow_duration_ms);
         self.broadcast(env, || Mail::PeerFollow { rid: rid.clone(), node_generation, duration });
+        if update.draining {
+            let lease_generation = update.owner_lease_generation;
+            self.broadcast(env, || Mail::PeerEnds { rid: rid.clone(), lease_generation });
+        }
     }
 
     fn answer_probe(&mut self, env: &mut E, link: LinkId, lane: u16, probe_id: u64) {

@@ -324,6 +324,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::PeerFollow { rid, node_generation, duration } => {
                 self.routes.nodes_mut().set_follow_duration(&rid, node_generation, duration);
             }
+            Mail::PeerEnds { rid, lease_generation } => {
+                self.routes.invalidate_lease(&rid, lease_generation);
+            }
             Mail::StoreRecovered => {
                 self.routes.clear();
                 self.step_resolver(env, ResolveEvent::AllInvalidated);
@@ -375,7 +378,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let changed = self.routes.set_lifetimes(lifetimes, self.now);
         debug_assert!(changed.is_ok(), "the pair was checked: {changed:?}");
         self.resolver.set_caching(!lifetimes.max_age.is_zero());
-        self.announce_settings(env, lifetimes);
+        self.announce(env, lifetimes, false);
     }
 
     /// Sets a timer of the wheel.

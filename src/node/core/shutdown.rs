@@ -127,6 +127,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.phase != Phase::Done {
             self.finish(env);
         }
+        self.announce(env, self.shared.lifetimes(), true);
         self.flush_lanes(env, self.is_alive);
         self.step_peers(env, PeerEvent::Shutdown);
         self.phase = Phase::Ended;
@@ -151,8 +152,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.finish(env);
     }
 
-    /// Tells the peers the two durations (R0-7). Core 0 sends; every core has changed its own.
-    pub(super) fn announce_settings(&mut self, env: &mut E, lifetimes: RouteLifetimes) {
+    /// Tells the peers the two durations (R0-7), and whether this lifecycle ends, so that they
+    /// forget their routes to it. Core 0 sends.
+    pub(super) fn announce(&mut self, env: &mut E, lifetimes: RouteLifetimes, ends: bool) {
         if self.zero.is_none() {
             return;
         }
@@ -167,7 +169,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             owner_lease_generation: self.shared.identity.lease_generation,
             route_cache_max_age_ms: ms(max_age),
             message_follow_duration_ms: ms(follow_duration),
-            draining: self.is_stopping(),
+            draining: ends,
         };
         for link in self.links.up() {
             self.send_frame(env, link, FrameParts::link(0, Body::Record(Record::Update(update))));

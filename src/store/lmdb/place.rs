@@ -31,6 +31,12 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn prepare(dir: &Path) -> Result<Self, Error> {
+        if dir.as_os_str().is_empty() {
+            // Joined to a name it would be the working directory: a variable that was not set.
+            return Err(Error::not_configured(
+                "store directory \"\" is empty; name a directory, \".\" for the working one",
+            ));
+        }
         let boot_id = fs::read_to_string(BOOT_ID).map_err(|e| {
             Error::not_configured(format!("the boot id cannot be read from {BOOT_ID}: {e}"))
         })?;
