@@ -25,6 +25,14 @@ fn main() {
         return;
     }
     let args = Args::parse();
+    for payload in [PayloadForm::PING, PayloadForm::raw(KIB)] {
+        println!(
+            "payload of {} bytes: frames of {} bytes there and {} back",
+            payload.bytes,
+            message_bytes(From::Turn, true, payload),
+            reply_bytes(payload)
+        );
+    }
     let mut table = Table::begin("remote", args.tiny);
     for (wait, ops) in Wait::BOTH.into_iter().zip(OPS) {
         for link in Link::BOTH {

@@ -28,6 +28,10 @@ fn main() {
         return;
     }
     let args = Args::parse();
+    println!(
+        "payload of 64 bytes: frames of {} bytes",
+        message_bytes(From::Turn, false, PayloadForm::PING)
+    );
     let mut table = Table::begin("stream", args.tiny);
     for wait in Wait::BOTH {
         for link in Link::BOTH {
