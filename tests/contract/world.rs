@@ -65,12 +65,14 @@ impl World {
         format!("{}-{name}", self.serial)
     }
 
-    /// The settings of a node with this rid, all others their defaults.
+    /// The settings of a node with this rid; one to three cores, so that links have ends of unequal
+    /// counts, and all others their defaults.
     pub(crate) fn setup(&self, rid: &str) -> Setup {
         Setup {
             mesh: "contract".into(),
             rid: rid.into(),
             dir: self.file("store"),
+            cores: Some(1 + (rid.len() % 3) as u16),
             ..Setup::default()
         }
     }
