@@ -245,6 +245,15 @@ impl Child {
     /// Stops the process: it does nothing until it is told to go on.
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.process.id());
+        eventually("every thread of the child to stop", || {
+            let mut tasks = std::fs::read_dir(&tasks).ok()?.flatten();
+            let is_stopped = |task: std::fs::DirEntry| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+            };
+            tasks.all(is_stopped).then_some(())
+        });
     }
 
     pub(crate) fn resume(&self) {
