@@ -7,7 +7,7 @@ use homing::ids::{ActorId, ActorRef, MeshName, NodeRid, ObjectGeneration};
 use homing::{CreateOutcome, Error, ErrorKind, NodeBuilder, Resolution};
 use serde::{Deserialize, Serialize};
 
-use super::probe::{Ask, Explode, Fail, Hold, Make, Note, Other, Probe, RAW, Show};
+use super::probe::{Ask, Explode, Fail, Fill, Hold, Make, Note, Other, Probe, RAW, Show};
 
 /// The settings of a node of the tests. What is `None` keeps its default.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -87,6 +87,7 @@ impl Setup {
                     .handles::<Explode>()
                     .handles::<Hold>()
                     .handles::<Ask>()
+                    .handles::<Fill>()
                     .handles_packet(RAW)
             });
         }

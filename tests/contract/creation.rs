@@ -238,6 +238,32 @@ fn a_creator_that_comes_back_late_changes_nothing() {
     assert_eq!(late.counter(Counter::ObjectsCreated), 0);
 }
 
+/// The answers of commits get lost, and the commits were made: nothing is guessed, the factory runs
+/// once, and a destroy is over when the row is gone.
+///
+/// Proves R2.6-2, R2.2b-2.
+#[test]
+fn a_lost_answer_of_the_store_is_looked_up() {
+    let world = World::new();
+    let other = world.child(&world.setup("other"));
+    let (node, store) = world.node(&world.setup("caller"));
+    for lost in 1..=3 {
+        let id = format!("a{lost}");
+        let make = world.counted(&format!("runs-{lost}"));
+        store.lose_answers(lost);
+        let made = node.make(&id, Some(&make)).unwrap();
+        let Made::Created(made) = made else { panic!("{made:?}") };
+        assert_eq!(world.runs(&make), [format!("caller {}", made.generation)]);
+        assert_eq!(other.show(&id).generation, made.generation);
+        store.lose_answers(lost);
+        block_on(node.actors().destroy(&made.actor_ref())).unwrap();
+        assert!(!stands(&store, format!("actor/{id}").into_bytes()));
+        assert!(matches!(other.make(&id, None), Ok(Made::Created(_))));
+    }
+    store.lose_answers(0);
+    assert_eq!(node.count(Counter::ObjectsCreated), 3);
+}
+
 /// What exists is found and not made again, whoever asks; another type is a mismatch; a node that
 /// hosts nothing has it made where the type lives, or on the node it names.
 ///

@@ -149,6 +149,10 @@ message!(
     Ask { number: u64, target: String, gate: String, timeout_ms: u64 } -> Asked, "probe.ask"
 );
 message!(
+    /// Answers so many bytes.
+    Fill { bytes: u64 } -> Vec<u8>, "probe.fill"
+);
+message!(
     /// Is handled by nobody.
     Unknown {} -> (), "probe.unknown"
 );
@@ -268,6 +272,12 @@ impl Handler<Ask> for Probe {
             generation_after: cx.generation().get(),
             reply: reply.map_err(|e| (e.kind() as u8, e.text().to_owned())),
         })
+    }
+}
+
+impl Handler<Fill> for Probe {
+    async fn handle(&mut self, fill: Fill, _: &mut Context<'_, Self>) -> Result<Vec<u8>> {
+        Ok(vec![7; fill.bytes as usize])
     }
 }
 

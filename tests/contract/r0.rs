@@ -182,15 +182,15 @@ fn the_request_timeout_of_the_builder_is_in_force() {
     let world = World::new();
     let gate = world.gate("never");
     let mut setup = world.setup("caller");
-    setup.request_ms = Some(150);
+    setup.request_ms = Some(600);
     let (node, _) = world.node(&setup);
     node.make("a", None).unwrap();
-    assert!(node.show("a").unwrap().remaining_ms.is_some_and(|ms| ms <= 150));
+    assert!(node.show("a").unwrap().remaining_ms.is_some_and(|ms| ms <= 600));
     refused(node.hold("a", 1, &gate), ErrorKind::DeadlineExceeded);
     // The caller's own word goes before it.
     let long = node.actor("a").request(Show {}).timeout(Duration::from_secs(60));
     super::probe::open_gate(&gate);
-    assert!(long.wait().unwrap().remaining_ms.is_some_and(|ms| ms > 150));
+    assert!(long.wait().unwrap().remaining_ms.is_some_and(|ms| ms > 600));
 }
 
 /// At start and at every change: the pair is looked at before anything is done.

@@ -85,7 +85,6 @@ fn a_route_ends_with_its_owners_lease() {
     node.note("a", 1).unwrap();
     owner.pause();
     // While its lease stands, the stopped owner is asked and says nothing.
-    refused(node.note("a", 2), ErrorKind::DeadlineExceeded);
     let text = eventually("the owner's lease to lapse", || match node.note("a", 3) {
         Err(e) if e.kind() == ErrorKind::Unavailable => Some(e.text().to_owned()),
         Err(e) if e.kind() == ErrorKind::DeadlineExceeded => None,
@@ -93,7 +92,8 @@ fn a_route_ends_with_its_owners_lease() {
     });
     let submitted = node.count(Counter::SubmittedRemote);
     for _ in 0..20 {
-        refused(node.note("a", 4), ErrorKind::Unavailable);
+        let patient = node.actor("a").request(Note { number: 4 }).timeout(Duration::from_secs(60));
+        refused(patient.wait(), ErrorKind::Unavailable);
     }
     assert_eq!(node.count(Counter::SubmittedRemote), submitted, "submitted after: {text}");
     assert_eq!(node.sight("a"), Sight::Unavailable);
@@ -372,6 +372,52 @@ fn one_ids_slow_read_delays_no_other_past_its_deadline() {
         0,
         "an ended call was submitted"
     );
+}
+
+/// A read has seen the old owner, and its answer is late. Meanwhile everything cached is invalidated,
+/// and the Actor is made anew elsewhere: who called before may be told what was read; who calls
+/// afterwards is not, and the late answer is cached for nobody.
+///
+/// Proves R2.2-8, R2.2-4.
+#[test]
+fn a_read_from_before_an_invalidation_answers_nobody_after_it() {
+    let world = World::new();
+    let old = world.child(&world.setup("old"));
+    let new = world.child(&world.setup("new"));
+    let (node, store) = world.node(&world.brief("caller"));
+    let made = old.create("a");
+    new.create("b");
+    node.note("b", 0).unwrap();
+    store.hold_answer("a");
+    std::thread::scope(|s| {
+        let before = s.spawn(|| node.note("a", 1));
+        eventually("the answer to be late", || (store.waiting() == 1).then_some(()));
+        old.destroy(&made).unwrap();
+        new.create("a");
+        // The lease's renewals fail, then succeed: the Store recovered.
+        let failed = store.failed();
+        store.fail(true);
+        eventually("the Store's failure to be noticed", || (store.failed() > failed).then_some(()));
+        store.fail(false);
+        let misses = node.count(Counter::CacheMisses);
+        eventually("all entries to go", || {
+            node.actor("b").send(Note { number: 2 }).detach();
+            (node.count(Counter::CacheMisses) > misses).then_some(())
+        });
+        let after = node.actor("a").send(Note { number: 3 });
+        // One behind it ends by its own deadline: so the one before it has been taken in.
+        let behind = node.actor("a").request(Note { number: 9 });
+        refused(behind.timeout(Duration::from_millis(200)).wait(), ErrorKind::DeadlineExceeded);
+        store.release_answer();
+        if let Err(e) = before.join().unwrap() {
+            assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+        }
+        after.wait().unwrap();
+    });
+    node.note("a", 4).unwrap();
+    let notes = new.notes("a");
+    assert!(notes.contains(&3), "it was answered by the read from before: {notes:?}");
+    assert!(notes.contains(&4) && !notes.contains(&9), "{notes:?}");
 }
 
 /// Case: Store always fails ⇒ one typed error, hop count never refunded.

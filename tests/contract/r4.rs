@@ -119,7 +119,10 @@ fn an_old_reply_never_reaches_a_new_incarnation() {
     let (old, new) = (world.gate("old"), world.gate("new"));
     let first = left.create("asker");
     right.create("asked");
-    let given_up = node.ask("asker", Ask { timeout_ms: 300, ..ask(1, "asked", &old) }).unwrap();
+    // The way is known to all before time counts.
+    right.open_gate("open");
+    assert_eq!(node.ask("asker", ask(0, "asked", "open")).unwrap().reply, Ok(0));
+    let given_up = node.ask("asker", Ask { timeout_ms: 1_500, ..ask(1, "asked", &old) }).unwrap();
     let (kind, text) = given_up.reply.unwrap_err();
     assert_eq!(ErrorKind::from_wire(kind), Some(ErrorKind::DeadlineExceeded), "{text}");
     right.await_waiting(&old, 1);
@@ -128,7 +131,7 @@ fn an_old_reply_never_reaches_a_new_incarnation() {
     std::thread::scope(|s| {
         let asking = s.spawn(|| node.ask("asker", ask(2, "asked", &new)));
         eventually("the new request to be there", || {
-            (right.counter(Counter::AdmittedRemote) == 2).then_some(())
+            (right.counter(Counter::AdmittedRemote) == 3).then_some(())
         });
         right.open_gate(&old);
         eventually("the old reply to come", || {
@@ -265,10 +268,15 @@ fn a_late_reply_is_dropped_and_counted() {
     let ids: Vec<String> = (0..10).map(|n| format!("a{n}")).collect();
     for id in &ids {
         owner.create(id);
-        let hold = Hold { number: 1, gate: old.clone() };
-        let late = node.actor(id).request(hold).timeout(ms(150)).wait();
-        refused(late, ErrorKind::DeadlineExceeded);
+        node.note(id, 0).unwrap();
     }
+    std::thread::scope(|s| {
+        for id in &ids {
+            let hold = Hold { number: 1, gate: old.clone() };
+            let late = node.actor(id).request(hold).timeout(ms(1_500));
+            s.spawn(|| refused(late.wait(), ErrorKind::DeadlineExceeded));
+        }
+    });
     owner.await_waiting(&old, 10);
     assert_eq!(node.count(Counter::RequestsTimedOut), 10);
     std::thread::scope(|s| {
@@ -280,7 +288,7 @@ fn a_late_reply_is_dropped_and_counted() {
             })
             .collect();
         eventually("the new requests to be there", || {
-            (owner.counter(Counter::AdmittedRemote) == 20).then_some(())
+            (owner.counter(Counter::AdmittedRemote) == 30).then_some(())
         });
         owner.open_gate(&old);
         eventually("the old replies to come", || {

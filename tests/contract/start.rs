@@ -13,7 +13,7 @@ use homing::{ErrorKind, Metadata, Node, NodeBuilder, Payload, block_on};
 
 use super::command::{Command, Setup, Vain};
 use super::eventually::eventually;
-use super::probe::{Make, Note, Other, Probe, RAW, raw};
+use super::probe::{Fill, Make, Note, Other, Probe, RAW, raw};
 use super::watched::Watched;
 use super::world::{Asks, Child, World, refused};
 
@@ -332,6 +332,14 @@ fn what_fits_no_frame_is_refused_at_the_call() {
     // The smaller of the two nodes' values counts, whichever side has it.
     let (wide, _) = world.node(&world.setup("wide"));
     refused(wide.actor("there").request(too_large.clone()).wait(), ErrorKind::InvalidOperation);
+    // A reply that fits no frame is an error for the requester, and the Actor goes on.
+    let text = refused(
+        wide.actor("there").request(Fill { bytes: frame.into() }).wait(),
+        ErrorKind::InternalFailure,
+    );
+    assert!(text.contains("reply") && text.contains("max_frame_bytes"), "{text}");
+    let reply = wide.actor("there").request(Fill { bytes: 60 << 10 }).wait().unwrap();
+    assert_eq!(reply.len(), 60 << 10);
     // A creation's request too.
     let large = Make { runs: "x".repeat(frame as usize), ..Make::default() };
     let creating = wide.actors().create_type("probe", "b", large).on(&owner.node_rid());

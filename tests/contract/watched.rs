@@ -18,7 +18,12 @@ struct State {
     is_failing: bool,
     /// Reads with a key that ends like this wait.
     blocked: Option<String>,
+    /// The first read with this key is made, and its answer then waits.
+    held: Option<String>,
+    holding: bool,
     waiting: usize,
+    /// Commits that touch Actor rows whose answers get lost.
+    losing: usize,
 }
 
 /// The provider. Clones share everything.
@@ -82,6 +87,23 @@ impl Watched {
         self.state.1.notify_all();
     }
 
+    /// Lets the answer of the next read of this Actor's row wait; the read itself is made.
+    pub(crate) fn hold_answer(&self, id: &str) {
+        let mut state = self.state();
+        (state.held, state.holding) = (Some(format!("actor/{id}")), true);
+    }
+
+    /// Lets it arrive.
+    pub(crate) fn release_answer(&self) {
+        self.state().holding = false;
+        self.state.1.notify_all();
+    }
+
+    /// Lets the answers of the next commits that write Actor rows get lost; the commits are made.
+    pub(crate) fn lose_answers(&self, commits: usize) {
+        self.state().losing = commits;
+    }
+
     /// How many calls wait.
     pub(crate) fn waiting(&self) -> usize {
         self.state().waiting
@@ -115,13 +137,32 @@ impl LocationStore for Watched {
         }
         drop(state);
         self.may_go_on()?;
-        self.inner.read(keys, budget)
+        let answer = self.inner.read(keys, budget);
+        let mut state = self.state();
+        let is_held = state.held.as_ref().is_some_and(|id| keys.iter().any(|k| k == id.as_bytes()));
+        if is_held {
+            state.held = None;
+            state.waiting += 1;
+            while state.holding {
+                state = self.state.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.waiting -= 1;
+        }
+        answer
     }
 
     fn commit(&self, batches: &[Batch], budget: Duration) -> Result<Vec<BatchOutcome>, StoreError> {
         self.state().commits += 1;
         self.may_go_on()?;
-        self.inner.commit(batches, budget)
+        let answer = self.inner.commit(batches, budget);
+        let writes_a_row =
+            |batch: &Batch| batch.writes.iter().any(|w| w.key().starts_with(b"actor/"));
+        let mut state = self.state();
+        if state.losing > 0 && batches.iter().any(writes_a_row) {
+            state.losing -= 1;
+            return Err(StoreError::Unknown("the test lets the answer get lost".into()));
+        }
+        answer
     }
 
     fn scan(

@@ -65,12 +65,14 @@ impl World {
         format!("{}-{name}", self.serial)
     }
 
-    /// The settings of a node with this rid, all others their defaults.
+    /// The settings of a node with this rid; one to three cores, so that links have ends of unequal
+    /// counts, and all others their defaults.
     pub(crate) fn setup(&self, rid: &str) -> Setup {
         Setup {
             mesh: "contract".into(),
             rid: rid.into(),
             dir: self.file("store"),
+            cores: Some(1 + (rid.len() % 3) as u16),
             ..Setup::default()
         }
     }
@@ -243,6 +245,15 @@ impl Child {
     /// Stops the process: it does nothing until it is told to go on.
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.process.id());
+        eventually("every thread of the child to stop", || {
+            let mut tasks = std::fs::read_dir(&tasks).ok()?.flatten();
+            let is_stopped = |task: std::fs::DirEntry| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+            };
+            tasks.all(is_stopped).then_some(())
+        });
     }
 
     pub(crate) fn resume(&self) {
