@@ -77,6 +77,9 @@ pub enum Ending {
 pub struct Operation {
     /// Send or request.
     pub kind: OpKind,
+    /// Submitted by a turn: it sees the end when it runs next, which it does not while its node's
+    /// lease is lapsed.
+    pub in_turn: bool,
     /// Where it was submitted.
     pub source: Life,
     /// When.
@@ -272,9 +275,26 @@ impl Recorder {
 
     /// A sender submits. Call it just before the call that submits.
     pub fn submitted(&self, key: OpKey, kind: OpKind, source: Life, timeout: Duration) {
+        self.submitted_by(key, kind, source, timeout, false);
+    }
+
+    /// A turn submits. Call it just before the call that submits.
+    pub fn submitted_in_turn(&self, key: OpKey, kind: OpKind, source: Life, timeout: Duration) {
+        self.submitted_by(key, kind, source, timeout, true);
+    }
+
+    fn submitted_by(
+        &self,
+        key: OpKey,
+        kind: OpKind,
+        source: Life,
+        timeout: Duration,
+        in_turn: bool,
+    ) {
         let submitted = self.time.now();
         let operation = Operation {
             kind,
+            in_turn,
             source,
             submitted,
             deadline: submitted + timeout,

@@ -375,11 +375,11 @@ impl<M> State<M> {
         let (node, core, conn) = (end.node, end.core, end.conn);
         let from = s.ends[side].node;
         match item {
-            Item::Bytes(bytes) if s.ends[1 - side].state == EndState::Open => {
+            Item::Bytes(mut bytes) if s.ends[1 - side].state == EndState::Open => {
                 let code = end_code(id, 1 - side);
                 self.note_step(TraceKind::Received, node, core, code, digest_bytes(&bytes));
                 if let Some(tap) = &mut self.tap {
-                    tap(self.local, NodeIx(from), NodeIx(node), end_code(id, side), &bytes);
+                    tap(self.local, NodeIx(from), NodeIx(node), end_code(id, side), &mut bytes);
                 }
                 self.receive(node, core, conn, bytes);
             }

@@ -2,11 +2,11 @@
 //! The product's own nodes in a world: the same builder, the same cores, another door.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Built, NodeIx, NodeSpec, NodeStart, SimCore, SimEnv, SimWorld};
+use super::{Built, Life, NodeIx, NodeSpec, NodeStart, SimCore, SimEnv, SimWorld};
 use crate::env::Post;
 use crate::error::Error;
 use crate::node::simulated::{Core, End, Mail, Plan, Shared, Taken, oneshot, parts};
@@ -43,7 +43,15 @@ pub type NodeWorld = SimWorld<Mail>;
 #[derive(Clone)]
 pub struct SimNode {
     ix: NodeIx,
-    handle: Rc<RefCell<Option<Node>>>,
+    latest: Rc<RefCell<Latest>>,
+}
+
+/// The lifecycle that was built last.
+#[derive(Default)]
+struct Latest {
+    life: u32,
+    node: Option<Node>,
+    cores: Vec<Weak<RefCell<Stage>>>,
 }
 
 impl SimNode {
@@ -56,7 +64,22 @@ impl SimNode {
     /// The handle of the lifecycle that was built last; `None` before the first.
     #[must_use]
     pub fn node(&self) -> Option<Node> {
-        self.handle.borrow().clone()
+        self.latest.borrow().node.clone()
+    }
+
+    /// The lifecycle that was built last; its number is 0 before the first.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        Life { node: self.ix, life: self.latest.borrow().life }
+    }
+
+    /// What the cores hold for work under way: what, and how much. When all work has ended,
+    /// anything here was left behind.
+    #[must_use]
+    pub fn held(&self) -> Vec<(&'static str, u64)> {
+        let latest = self.latest.borrow();
+        let cores = latest.cores.iter().filter_map(Weak::upgrade);
+        cores.flat_map(|core| core.borrow().held()).filter(|(_, count)| *count > 0).collect()
     }
 }
 
@@ -71,16 +94,18 @@ impl SimWorld<Mail> {
         let settings = &plan.settings;
         let spec = NodeSpec::new(&settings.rid.to_string(), settings.cores)
             .with_lease(settings.lease_duration, settings.lease_renew_interval);
-        let handle: Rc<RefCell<Option<Node>>> = Rc::default();
-        let slot = handle.clone();
+        let latest: Rc<RefCell<Latest>> = Rc::default();
+        let slot = latest.clone();
         let ix = self.add_node(spec, move |start| {
             let seed = start.seed;
             let plan = describe().plan(|| seed)?;
-            let (built, node) = build(plan, start)?;
-            *slot.borrow_mut() = Some(node);
+            let life = start.life;
+            let (built, node, cores) = build(plan, start)?;
+            let before = slot.replace(Latest { life, node: Some(node), cores });
+            drop(before);
             Ok(built)
         });
-        SimNode { ix, handle }
+        SimNode { ix, latest }
     }
 
     /// Runs until these nodes are up.
@@ -96,7 +121,10 @@ impl SimWorld<Mail> {
     }
 }
 
-fn build(plan: Plan, start: NodeStart<Mail>) -> Result<(Built<Mail>, Node), Error> {
+/// A lifecycle, its handle and its cores.
+type BuiltNode = (Built<Mail>, Node, Vec<Weak<RefCell<Stage>>>);
+
+fn build(plan: Plan, start: NodeStart<Mail>) -> Result<BuiltNode, Error> {
     let Plan { settings, registry, .. } = plan;
     let started = start.started.ok_or_else(|| Error::internal("the node has no lease"))?;
     let control =
@@ -116,13 +144,16 @@ fn build(plan: Plan, start: NodeStart<Mail>) -> Result<(Built<Mail>, Node), Erro
     let mut generations = started.generations;
     let share = generations.len() / u64::from(cores);
     let mut peers = Some(parts.peers);
-    let built = (0..cores)
+    let stages: Vec<Rc<RefCell<Stage>>> = (0..cores)
         .map(|_| {
             let block = generations.split_front(share);
-            let core = NodeCore::Described(Some(Box::new((shared.clone(), peers.take(), block))));
-            Box::new(core) as Box<dyn SimCore<Mail>>
+            let description = Box::new((shared.clone(), peers.take(), block));
+            Rc::new(RefCell::new(Stage::Described(Some(description))))
         })
         .collect();
+    let handles = stages.iter().map(Rc::downgrade).collect();
+    let built =
+        stages.into_iter().map(|s| Box::new(NodeCore(s)) as Box<dyn SimCore<Mail>>).collect();
     let tell = poster.clone();
     let reports = Box::new(move |report| {
         if let Some(mail) = crate::node::simulated::report_mail(&report) {
@@ -130,19 +161,30 @@ fn build(plan: Plan, start: NodeStart<Mail>) -> Result<(Built<Mail>, Node), Erro
         }
     });
     let end = SimEnd { poster, cores, control, time: start.time };
-    Ok((Built::new(built).with_reports(reports), Node::new(shared, Box::new(end))))
+    let node = Node::new(shared, Box::new(end));
+    Ok((Built::new(built).with_reports(reports), node, handles))
 }
 
 type Description = (Arc<Shared>, Option<Peers>, Block);
 
-/// A core in a world; it is made in its first round, because it draws from its door.
-enum NodeCore {
+/// A core of a world. The world owns it; its node's handle may look at it.
+struct NodeCore(Rc<RefCell<Stage>>);
+
+/// How far a core is; it is made in its first round, because it draws from its door.
+enum Stage {
     Described(Option<Box<Description>>),
     Running(Box<Core<SimEnv<Mail>>>),
     Ended,
 }
 
-impl SimCore<Mail> for NodeCore {
+impl Stage {
+    fn held(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Self::Running(core) => core.held(),
+            Self::Described(_) | Self::Ended => Vec::new(),
+        }
+    }
+
     fn run_once(&mut self, env: &mut SimEnv<Mail>, park_until: Nanos) -> Nanos {
         if let Self::Described(description) = self {
             let Some((shared, peers, block)) = description.take().map(|d| *d) else {
@@ -156,9 +198,15 @@ impl SimCore<Mail> for NodeCore {
             Nanos::MAX
         })
     }
+}
+
+impl SimCore<Mail> for NodeCore {
+    fn run_once(&mut self, env: &mut SimEnv<Mail>, park_until: Nanos) -> Nanos {
+        self.0.borrow_mut().run_once(env, park_until)
+    }
 
     fn has_ended(&self) -> bool {
-        matches!(self, Self::Ended)
+        matches!(*self.0.borrow(), Stage::Ended)
     }
 }
 

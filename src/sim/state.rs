@@ -115,8 +115,9 @@ impl<M: Send> Post<M> for SimPost<M> {
     }
 }
 
-/// A look at every chunk of bytes that arrives: time, from, to, stream, bytes.
-pub type Tap = Box<dyn FnMut(Nanos, NodeIx, NodeIx, u64, &[u8])>;
+/// A look at every chunk of bytes that arrives: time, from, to, stream, bytes. It may change them:
+/// that stands for a peer that sent something else.
+pub type Tap = Box<dyn FnMut(Nanos, NodeIx, NodeIx, u64, &mut [u8])>;
 /// A look at every batch that was applied in the Store: time, node, batch, outcome.
 pub type CommitWatch = Box<dyn FnMut(Nanos, NodeIx, &Batch, &BatchOutcome)>;
 

@@ -122,7 +122,8 @@ impl<M: Send + 'static> SimWorld<M> {
         self.state.borrow_mut().trace.keep(records);
     }
 
-    /// Looks at every chunk of bytes that arrives anywhere. `tap` must not call the world.
+    /// Looks at every chunk of bytes that arrives anywhere, and may change it. `tap` must not call
+    /// the world.
     pub fn on_bytes(&mut self, tap: Tap) {
         self.state.borrow_mut().tap = Some(tap);
     }

@@ -99,6 +99,22 @@ impl Creations {
     }
 }
 
+#[cfg(feature = "sim")]
+impl Creations {
+    /// What is held, for tests that look for what was left behind.
+    pub(super) fn held(&self) -> [(&'static str, u64); 7] {
+        [
+            ("creations", self.creator.len() as u64),
+            ("creators' callers", self.callers.len() as u64),
+            ("factories", self.factories.len() as u64),
+            ("built objects", self.built.len() as u64),
+            ("opening objects", self.opening.len() as u64),
+            ("creations without a generation", self.for_generation.len() as u64),
+            ("creations without a link", self.for_link.len() as u64),
+        ]
+    }
+}
+
 impl<E: Env<Mail = Mail>> Core<E> {
     /// A call to create, at the home core of its id.
     pub(super) fn on_create(&mut self, env: &mut E, call: CreateCall) {

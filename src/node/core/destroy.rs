@@ -47,6 +47,15 @@ impl Destroys {
     }
 }
 
+#[cfg(feature = "sim")]
+impl Destroys {
+    /// What is held, for tests that look for what was left behind.
+    pub(super) fn held(&self) -> [(&'static str, u64); 2] {
+        let is_busy = u64::from(!self.is_empty());
+        [("destructions", is_busy), ("destroyers' callers", self.callers.len() as u64)]
+    }
+}
+
 impl<E: Env<Mail = Mail>> Core<E> {
     /// Ends the object at `index` if it is this incarnation (R2.6-2).
     pub(super) fn destroy_here(

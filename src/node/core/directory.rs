@@ -95,6 +95,21 @@ impl Directory {
     }
 }
 
+#[cfg(feature = "sim")]
+impl Directory {
+    /// What is held, for tests that look for what was left behind.
+    pub(super) fn held(&self) -> [(&'static str, u64); 6] {
+        [
+            ("fifos", self.fifos.len() as u64),
+            ("parked bytes", self.parked_bytes),
+            ("nodes whose link is waited for", self.for_link.len() as u64),
+            ("lanes whose credit is waited for", self.for_credit.len() as u64),
+            ("waiting for local credit", self.for_local_credit.len() as u64),
+            ("waiting for the lease", self.for_lease.len() as u64),
+        ]
+    }
+}
+
 fn size_of(operation: &Operation) -> u64 {
     match &operation.body {
         OpBody::Message { payload, metadata, .. } => {

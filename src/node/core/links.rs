@@ -117,6 +117,20 @@ impl Links {
     }
 }
 
+#[cfg(feature = "sim")]
+impl Links {
+    /// What is held beside the links themselves, for tests that look for what was left behind.
+    pub(super) fn held(&self) -> [(&'static str, u64); 4] {
+        let windows = self.links.values().flat_map(|link| link.windows.values());
+        [
+            ("outstanding credit bytes", windows.map(CreditWindow::outstanding_bytes).sum()),
+            ("frames not sent, bytes", self.lanes.values().map(|l| l.frames.len() as u64).sum()),
+            ("early frames", self.early_frames.len() as u64),
+            ("links that are not up", self.links.values().filter(|l| !l.is_up).count() as u64),
+        ]
+    }
+}
+
 /// What only core 0 has.
 pub(super) struct Zero {
     pub(super) peers: Peers,

@@ -221,6 +221,30 @@ impl<E: Env<Mail = Mail>> Core<E> {
         Some(self.next_deadline(lets_out))
     }
 
+    /// What the core holds for work under way: nothing of it is left when all work has ended. For
+    /// tests that look for what was left behind.
+    #[cfg(feature = "sim")]
+    pub(crate) fn held(&self) -> Vec<(&'static str, u64)> {
+        let own = [
+            ("ids being resolved", self.resolver.len() as u64),
+            ("resolver calls", self.resolve_calls.len() as u64),
+            ("pending requests", self.requests.len() as u64),
+            ("pending purposes", self.pending.len() as u64),
+            ("tickets", self.tickets.len() as u64),
+            ("local credit bytes", self.local_credit.outstanding_bytes()),
+            ("held inbound frames", self.held_inbound.len() as u64),
+        ];
+        let parts: [&[_]; 6] = [
+            &own,
+            &self.directory.held(),
+            &self.objects.held(),
+            &self.creations.held(),
+            &self.destroys.held(),
+            &self.links.held(),
+        ];
+        parts.concat()
+    }
+
     /// Gives the peers machine the configured endpoints, in the first round (R2.3-3).
     fn register_intents(&mut self, env: &mut E) {
         if self.zero.is_none() || std::mem::replace(&mut self.has_intents, true) {

@@ -209,6 +209,21 @@ impl Objects {
     }
 }
 
+#[cfg(feature = "sim")]
+impl Objects {
+    /// What is held beside the objects themselves, for tests that look for what was left behind.
+    pub(super) fn held(&self) -> [(&'static str, u64); 6] {
+        [
+            ("queued messages", self.objects.iter().map(|(_, o)| o.queue.len() as u64).sum()),
+            ("cells", self.cells.len() as u64),
+            ("uses of cells", self.uses.len() as u64),
+            ("turns that wait", self.waits.len() as u64),
+            ("answers not let out", self.answers.len() as u64),
+            ("operations not let out", self.operations.len() as u64),
+        ]
+    }
+}
+
 impl<E: Env<Mail = Mail>> Core<E> {
     /// Puts a message into an object's queue.
     pub(super) fn enqueue(&mut self, index: usize, queued: Queued) {

@@ -1,10 +1,15 @@
 #![forbid(unsafe_code)]
 //! How operations end: once, in time, honestly, and not without a cause.
 
-use super::cause::Causes;
+use std::time::Duration;
+
+use super::cause::{Causes, Timeline};
 use super::{CheckConfig, Rule, Violation, op_name, runs_of};
 use crate::error::ErrorKind;
 use crate::sim::history::{Concerns, Ending, History, OpKind, TroubleKind};
+
+/// A deadline travels in whole milliseconds.
+const EARLY: Duration = Duration::from_millis(1);
 
 /// What was admitted, or answered, was executed, unless R5-4 excuses it.
 ///
@@ -80,12 +85,27 @@ pub fn one_terminal(h: &History, config: &CheckConfig) -> Vec<Violation> {
     found
 }
 
-/// A request has ended by its deadline, unless its node stood still.
+/// A request has ended by its deadline, unless its node stood still, or a turn waits for it that
+/// does not run because the lease is lapsed (R5-16). It does not end with `DeadlineExceeded` before
+/// its deadline.
 #[must_use]
 pub fn deadlines_kept(h: &History, config: &CheckConfig) -> Vec<Violation> {
+    let timeline = Timeline::new(h);
     let mut found = Vec::new();
     for (&key, operation) in &h.operations {
-        let Some(&(ended, _)) = operation.endings.first() else { continue };
+        let Some(&(ended, ending)) = operation.endings.first() else { continue };
+        if ending == Ending::Failed(ErrorKind::DeadlineExceeded)
+            && ended + EARLY < operation.deadline
+        {
+            found.push(Violation::new(
+                Rule::Deadline,
+                format!(
+                    "{} had time until {} and ended with DeadlineExceeded at {ended}",
+                    op_name(h, key),
+                    operation.deadline
+                ),
+            ));
+        }
         if operation.kind != OpKind::Request || ended <= operation.deadline + config.late {
             continue;
         }
@@ -95,7 +115,9 @@ pub fn deadlines_kept(h: &History, config: &CheckConfig) -> Vec<Violation> {
                 && t.from <= ended
                 && t.to >= operation.submitted
         });
-        if !stood_still {
+        let waited_for_the_lease = operation.in_turn
+            && timeline.lapsed_within(operation.source, operation.submitted, ended);
+        if !stood_still && !waited_for_the_lease {
             found.push(Violation::new(
                 Rule::Deadline,
                 format!(
