@@ -1,174 +1,63 @@
 #![forbid(unsafe_code)]
-//! The load: three nodes of unequal core counts, Actors that are created by several nodes at once,
-//! destroyed and made again, senders on every node, turns that ask other Actors.
+//! One run: three nodes of unequal core counts, faults for a while, calm for a while, then a look
+//! at whether everything works again.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use homing::env::Planted;
 use homing::prelude::*;
 use homing::sim::{
-    CheckConfig, Ending, FaultClasses, FaultPlan, FaultScope, Life, NodeIx, NodeWorld, ObjectIx,
-    OpKey, OpKind, Recorder, SimNode, SimRng, SimTime, Violation, check_all,
+    Concerns, Fault, FaultPlan, FaultScope, History, Life, NodeWorld, OpKind, SimNode, SimRng,
+    TroubleKind, Violation,
 };
 use homing::store::memory::MemoryStore;
 use homing::time::Nanos;
 
-const LEASE: Duration = Duration::from_secs(4);
-const RENEW: Duration = Duration::from_secs(1);
-const TIMEOUT: Duration = Duration::from_secs(2);
-const CALM_AT: Nanos = Nanos(24_000_000_000);
-const QUIET_AT: Nanos = Nanos(40_000_000_000);
-const END_AT: Nanos = Nanos(62_000_000_000);
-const CORES: [u16; 3] = [1, 2, 3];
-const SENDERS_PER_NODE: u32 = 2;
+use super::clients::{Client, sender_number};
+use super::judge;
+use super::ledger::{Birth, Extra, Ledger, Note, Wish};
+use super::shape::{CORES, Shape, TIMEOUT};
+use super::stage::Stage;
+use super::wire_tap;
 
-/// What differs between two runs beside the seed.
-#[derive(Clone, Debug)]
-pub(crate) struct Shape {
-    pub(crate) classes: FaultClasses,
-    pub(crate) objects: usize,
-    pub(crate) payload: u64,
-    pub(crate) window: u32,
-    pub(crate) cache_max_age: Duration,
-    pub(crate) planted: Option<Planted>,
-}
-
-impl Shape {
-    /// The shape of a seed: most are ordinary, some have one hot id, a tiny window or no cache.
-    pub(crate) fn of(seed: u64) -> Self {
-        let mut rng = SimRng::new(seed ^ 0x5AA5);
-        Self {
-            classes: FaultClasses::all(),
-            objects: [1, 4, 8][rng.below(3) as usize],
-            payload: [40, 40, 3_000, 40_000][rng.below(4) as usize],
-            window: [65_536, 1 << 20][rng.below(2) as usize],
-            cache_max_age: Duration::from_secs([0, 15, 15][rng.below(3) as usize]),
-            planted: None,
-        }
-    }
-}
+/// No fault before this.
+pub(crate) const FAULTS_FROM: Nanos = Nanos(2_000_000_000);
+/// No fault from here on.
+pub(crate) const CALM_AT: Nanos = Nanos(20_000_000_000);
+/// No client submits from here on.
+const QUIET_AT: Nanos = Nanos(38_000_000_000);
+/// All that was submitted has ended.
+const END_AT: Nanos = Nanos(50_000_000_000);
+/// Senders of a node.
+const SENDERS: u32 = 2;
 
 /// What a run came to.
 pub(crate) struct Outcome {
     pub(crate) violations: Vec<Violation>,
     pub(crate) hash: u128,
-    pub(crate) executions: usize,
     pub(crate) steps: u64,
+    pub(crate) history: History,
 }
 
-#[derive(serde::Serialize, serde::Deserialize)]
-struct Note {
-    sender: u32,
-    object: u32,
-    seq: u64,
-    /// Ask this Actor, too, before answering.
-    ask: Option<String>,
-    padding: Vec<u8>,
-}
-impl Message for Note {
-    const NAME: &'static str = "sim.note";
-    type Reply = (u32, u32, u64);
-}
-
-/// What the Actors of a run need and cannot be given: a world lives on one thread.
-#[derive(Clone)]
-struct Stage {
-    history: Recorder,
-    time: SimTime,
-    lives: Rc<RefCell<BTreeMap<String, Life>>>,
-    seqs: Rc<RefCell<BTreeMap<(u32, ObjectIx), u64>>>,
-}
-
-thread_local! {
-    static STAGE: RefCell<Option<Stage>> = const { RefCell::new(None) };
-}
-
-fn stage() -> Stage {
-    STAGE.with(|s| s.borrow().clone()).expect("a run is on its way on this thread")
-}
-
-impl Stage {
-    fn next_key(&self, sender: u32, object: &str) -> OpKey {
-        let object = self.history.object(object);
-        let mut seqs = self.seqs.borrow_mut();
-        let seq = seqs.entry((sender, object)).or_default();
-        *seq += 1;
-        OpKey { sender, object, seq: *seq }
-    }
-
-    fn ended(&self, key: OpKey, end: Result<Option<(u32, u32, u64)>>) {
-        let ending = match end {
-            Ok(None) => Ending::Admitted,
-            Ok(Some((sender, object, seq))) => {
-                Ending::Replied(OpKey { sender, object: ObjectIx(object), seq })
-            }
-            Err(e) => Ending::Failed(e.kind()),
-        };
-        self.history.ended(key, ending);
-    }
-}
-
-/// An Actor that records what it handles.
-struct Ledger {
-    life: Life,
-    generation: u64,
-    rng: SimRng,
-}
-
-impl Actor for Ledger {
-    const TYPE: &'static str = "ledger";
-
-    async fn create(cx: &CreateContext, _request: Payload) -> Result<Self> {
-        let stage = stage();
-        let life = stage.lives.borrow()[&cx.rid().to_string()];
-        let generation = cx.generation().get();
-        stage.history.factory(stage.history.object(cx.id().as_str()), generation, life);
-        let mut rng = SimRng::new(generation ^ 0xAC7);
-        // A factory that takes its time meets the other creators.
-        stage.time.sleep(Duration::from_micros(rng.below(4_000))).await;
-        Ok(Self { life, generation, rng })
-    }
-}
-
-impl Handler<Note> for Ledger {
-    async fn handle(&mut self, note: Note, cx: &mut Context<'_, Self>) -> Result<(u32, u32, u64)> {
-        let stage = stage();
-        let key = OpKey { sender: note.sender, object: ObjectIx(note.object), seq: note.seq };
-        let execution = stage.history.begin(key, self.generation, 1, self.life);
-        if self.rng.below(4) == 0 {
-            stage.time.sleep(Duration::from_micros(self.rng.below(3_000))).await;
-        }
-        if let Some(target) = note.ask {
-            // An incarnation is a sender of its own.
-            let sender = 0x8000_0000 | self.generation as u32;
-            let asked = stage.next_key(sender, &target);
-            stage.history.submitted(asked, OpKind::Request, self.life, TIMEOUT);
-            let message = Note {
-                sender,
-                object: asked.object.0,
-                seq: asked.seq,
-                ask: None,
-                padding: Vec::new(),
-            };
-            let end = cx.actor(&target)?.request(message).timeout(TIMEOUT).await;
-            stage.ended(asked, end.map(Some));
-        }
-        stage.history.finish(execution);
-        Ok((note.sender, note.object, note.seq))
-    }
+/// The cluster of one run.
+pub(crate) struct Cluster {
+    pub(crate) world: NodeWorld,
+    pub(crate) nodes: Vec<SimNode>,
+    pub(crate) stage: Stage,
+    /// Every lifecycle that clients were started on, and its handle.
+    pub(crate) lives: Vec<(Life, Node)>,
+    served: BTreeMap<u16, u32>,
+    seed: u64,
 }
 
 fn builder(rid: &str, cores: u16, shape: &Shape) -> homing::NodeBuilder {
     Node::builder("sim")
         .rid(rid)
         .cores(cores)
-        .lease_duration(LEASE)
-        .lease_renew_interval(RENEW)
+        .lease_duration(shape.lease.0)
+        .lease_renew_interval(shape.lease.1)
         .request_timeout(TIMEOUT)
         .send_timeout(TIMEOUT)
         .create_timeout(Duration::from_secs(4))
@@ -180,209 +69,218 @@ fn builder(rid: &str, cores: u16, shape: &Shape) -> homing::NodeBuilder {
         .actor::<Ledger>(|a| a.handles::<Note>())
 }
 
-/// The cluster of one run.
-struct Cluster {
-    world: NodeWorld,
-    nodes: Vec<SimNode>,
-    ids: Rc<Vec<String>>,
-    shape: Shape,
-    served: BTreeMap<NodeIx, u32>,
-    seed: u64,
+/// The faults of a seed.
+fn plan(seed: u64, shape: &Shape) -> FaultPlan {
+    let scope = FaultScope {
+        cores: CORES.to_vec(),
+        from: FAULTS_FROM,
+        to: CALM_AT,
+        lease: shape.lease.0,
+        every: Duration::from_secs(5),
+    };
+    FaultPlan::seeded(seed, shape.classes, &scope)
+}
+
+/// Runs one seed.
+pub(crate) fn run(seed: u64, shape: &Shape) -> Outcome {
+    run_plan(seed, shape, plan(seed, shape))
+}
+
+/// Runs one seed under stated faults.
+pub(crate) fn run_plan(seed: u64, shape: &Shape, plan: FaultPlan) -> Outcome {
+    let mut cluster = Cluster::new(seed, shape);
+    let calm = FaultPlan { schedule: Vec::new(), ..FaultPlan::none() };
+    cluster.world.set_plan(plan);
+    if shape.shutdowns {
+        cluster.shut_down_some();
+    }
+    cluster.run_until(CALM_AT);
+    // The rates of a plan would go on for ever.
+    cluster.world.set_plan(calm);
+    for node in cluster.nodes.clone() {
+        cluster.world.inject(Fault::Start(node.ix()));
+    }
+    cluster.run_until(END_AT);
+    cluster.end()
 }
 
 impl Cluster {
-    fn new(seed: u64, shape: &Shape) -> Self {
+    pub(crate) fn new(seed: u64, shape: &Shape) -> Self {
         let mut world = NodeWorld::new(seed);
         shape.planted.into_iter().for_each(|fault| world.plant(fault));
         let time = world.time();
         world.set_store(Arc::new(MemoryStore::with_clock(Arc::new(move || time.now()))));
-        let stage = Stage {
-            history: world.history(),
-            time: world.time(),
-            lives: Rc::default(),
-            seqs: Rc::default(),
-        };
-        let lives = stage.lives.clone();
-        STAGE.with(|s| *s.borrow_mut() = Some(stage));
+        let stage = Stage::new(world.history(), world.time(), shape);
         let mut nodes = Vec::new();
+        let mut rids = Vec::new();
         for (at, cores) in CORES.into_iter().enumerate() {
-            let (rid, shape, lives) = (format!("n{at}"), shape.clone(), lives.clone());
-            // Described once when it is added, then once for each lifecycle.
-            let mut described = 0;
-            nodes.push(world.node(move || {
-                let life = Life { node: NodeIx(at as u16), life: described };
-                lives.borrow_mut().insert(rid.clone(), life);
-                described += 1;
-                builder(&rid, cores, &shape)
-            }));
+            let (rid, shape) = (format!("n{at}"), shape.clone());
+            rids.push(rid.clone());
+            let node = world.node(move || builder(&rid, cores, &shape));
+            stage.nodes.borrow_mut().insert(rids[at].clone(), node.clone());
+            nodes.push(node);
         }
-        let scope = FaultScope {
-            cores: CORES.to_vec(),
-            from: Nanos(3_000_000_000),
-            to: CALM_AT,
-            lease: LEASE,
-            every: Duration::from_secs(5),
-        };
-        world.set_plan(FaultPlan::seeded(seed, shape.classes, &scope));
-        let ids = Rc::new((0..shape.objects).map(|n| format!("o{n}")).collect());
-        Self { world, nodes, ids, shape: shape.clone(), served: BTreeMap::new(), seed }
+        world.on_bytes(wire_tap::tap(stage.clone(), seed, rids));
+        Self { world, nodes, stage, lives: Vec::new(), served: BTreeMap::new(), seed }
+    }
+
+    fn run_until(&mut self, at: Nanos) {
+        while self.world.now() < at {
+            self.serve();
+            self.world.run_for(Duration::from_millis(50));
+        }
     }
 
     /// Starts the clients of every lifecycle that has none yet.
     fn serve(&mut self) {
         for node in self.nodes.clone() {
-            let life = self.world.life(node.ix());
-            let is_new = self.served.get(&node.ix()) != Some(&life.life);
-            let Some(handle) = node.node().filter(|_| is_new && self.world.is_up(node.ix())) else {
-                continue;
-            };
-            self.served.insert(node.ix(), life.life);
-            let base = u32::from(life.node.0) << 16 | life.life << 8;
-            let seed = self.seed ^ u64::from(base) << 20;
-            for sender in 0..SENDERS_PER_NODE {
+            let life = node.life();
+            let is_new = self.served.get(&life.node.0) != Some(&life.life);
+            let is_up = self.world.is_up(node.ix()) && self.world.life(node.ix()) == life;
+            let Some(handle) = node.node().filter(|_| is_new && is_up) else { continue };
+            self.served.insert(life.node.0, life.life);
+            self.lives.push((life, handle.clone()));
+            for at in 0..=SENDERS {
+                let sender = sender_number(life, at);
                 let client = Client {
                     node: handle.clone(),
-                    stage: stage(),
-                    ids: self.ids.clone(),
-                    sender: base | sender,
                     life,
-                    rng: SimRng::new(seed ^ u64::from(sender)),
-                    payload: self.shape.payload,
+                    stage: self.stage.clone(),
+                    handle: self.world.handle(),
+                    sender,
+                    rng: SimRng::new(self.seed ^ u64::from(sender) << 20),
+                    until: QUIET_AT,
                 };
-                self.world.spawn(Some(node.ix()), client.run());
+                if at == SENDERS {
+                    self.world.spawn(Some(life.node), client.keep_on());
+                } else {
+                    self.world.spawn(Some(life.node), client.send_on());
+                }
             }
-            let rng = SimRng::new(seed ^ 0x11FE);
-            let keeper = Keeper { node: handle, stage: stage(), ids: self.ids.clone(), rng };
-            self.world.spawn(Some(node.ix()), keeper.run());
         }
     }
 
-    fn run(mut self) -> Outcome {
-        while self.world.now() < END_AT {
-            self.serve();
-            self.world.run_for(Duration::from_millis(250));
-        }
-        let mut violations = self.probe();
-        let history = self.world.history().snapshot();
-        let config = CheckConfig {
-            grace: Duration::from_secs(12),
-            flight: Duration::from_secs(10),
-            ..CheckConfig::default()
-        };
-        violations.extend(check_all(&history, &config));
-        let hash = self.world.trace_hash();
-        Outcome { violations, hash, executions: history.executions.len(), steps: self.world.step_count() }
-    }
-
-    /// After the faults everything works again: every node reaches every Actor that is not on a
-    /// lifecycle that died.
-    fn probe(&mut self) -> Vec<Violation> {
-        let stage = stage();
+    /// Shuts nodes down in order, and starts them again.
+    fn shut_down_some(&mut self) {
+        let mut rng = SimRng::new(self.seed ^ 0xD0E);
         for node in self.nodes.clone() {
-            let Some(handle) = node.node() else { continue };
-            for (at, id) in self.ids.clone().iter().enumerate() {
-                let life = self.world.life(node.ix());
-                let sender = 0x4000_0000 | u32::from(node.ix().0) << 8 | at as u32;
-                let key = stage.next_key(sender, id);
-                stage.history.submitted(key, OpKind::Request, life, TIMEOUT);
-                let message =
-                    Note { sender, object: key.object.0, seq: key.seq, ask: None, padding: vec![] };
-                let request = handle.actor(id).request(message).timeout(TIMEOUT).into_future();
-                let end = self.world.block_on(request);
-                stage.ended(key, end.map(Some));
+            let at = rng.instant(FAULTS_FROM, CALM_AT);
+            let deadline = rng.duration((Duration::from_millis(1), Duration::from_secs(1)));
+            let down = rng.duration((Duration::from_secs(1), Duration::from_secs(5)));
+            let (stage, handle) = (self.stage.clone(), self.world.handle());
+            self.world.spawn(None, async move {
+                stage.time.sleep_until(at).await;
+                let Some(running) = node.node() else { return };
+                stage.facts.borrow_mut().shut_down.insert(node.life());
+                let concerns = Concerns::Node(node.ix());
+                stage.history.trouble(TroubleKind::Died, concerns, deadline + TIMEOUT);
+                running.shutdown(deadline).await;
+                handle.schedule(stage.time.now() + down, Fault::Start(node.ix()));
+            });
+        }
+    }
+
+    /// Looks at everything.
+    fn end(mut self) -> Outcome {
+        self.look_for_leftovers("after all work has ended");
+        self.probe();
+        self.world.run_for(Duration::from_secs(3));
+        self.look_for_leftovers("after the last requests");
+        let history = self.world.history().snapshot();
+        let violations = judge::judge(&history, &self);
+        let hash = self.world.trace_hash();
+        Outcome { violations, hash, steps: self.world.step_count(), history }
+    }
+
+    fn look_for_leftovers(&mut self, when: &str) {
+        for node in &self.nodes {
+            if !self.world.is_up(node.ix()) {
+                self.stage.history.complain(format!("{} is not up {when}", node.life()));
+            }
+            let held = node.held();
+            if !held.is_empty() {
+                self.stage.history.complain(format!("{} holds {held:?} {when}", node.life()));
             }
         }
-        Vec::new()
     }
-}
 
-/// One sender: numbers what it sends to each Actor, in bursts that it does not wait between.
-struct Client {
-    node: Node,
-    stage: Stage,
-    ids: Rc<Vec<String>>,
-    sender: u32,
-    life: Life,
-    rng: SimRng,
-    payload: u64,
-}
-
-enum Going {
-    Send(homing::Sending),
-    Request(homing::Requesting<Note>),
-}
-
-impl Client {
-    async fn run(mut self) {
-        while self.stage.time.now() < QUIET_AT {
-            let pause = Duration::from_micros(20_000 + self.rng.below(300_000));
-            self.stage.time.sleep(pause).await;
-            let id = self.ids[self.rng.below(self.ids.len() as u64) as usize].clone();
-            let burst = 1 + self.rng.below(6);
-            let going: Vec<_> = (0..burst).map(|_| self.submit(&id)).collect();
-            for (key, going) in going {
-                let end = match going {
-                    Going::Send(send) => send.await.map(|()| None),
-                    Going::Request(request) => request.await.map(Some),
+    /// After the faults everything works again: every node finds and reaches every Actor that is
+    /// not on a lifecycle that died, and an id that is free can be taken.
+    fn probe(&mut self) {
+        let ids = self.stage.all_ids.borrow().clone();
+        let handles: Vec<(Life, Node)> =
+            self.nodes.iter().filter_map(|n| Some((n.life(), n.node()?))).collect();
+        for (at, id) in (0..).zip(&ids) {
+            let mut found = None;
+            for (life, node) in &handles {
+                let (node, of) = (node.clone(), id.clone());
+                let seen = self.world.block_on(async move { node.actors().find(&of).await });
+                if found.as_ref().is_some_and(|before| *before != seen) || seen.is_err() {
+                    let text = format!("{life} finds {seen:?} for {id}, another {found:?}");
+                    self.stage.history.complain(text);
+                }
+                found = Some(seen);
+            }
+            let owner = match found {
+                Some(Ok(Some(owner))) => Some(owner),
+                Some(Ok(None)) => self.probe_free_id(&handles, at, id),
+                _ => None,
+            };
+            let Some(owner) = owner else { continue };
+            let object = self.stage.history.object(id);
+            let lives = self.stage.history.with(|h| {
+                h.authorities.iter().rfind(|a| a.object == object).and_then(|a| a.owner)
+            });
+            let is_alive = lives.is_some_and(|(generation, _, life)| {
+                generation == owner.generation.get() && self.world.life(life.node) == life
+            });
+            for (life, node) in &handles {
+                let end = self.ask(node, *life, at, id);
+                let is_right = match &end {
+                    Ok(()) => is_alive,
+                    Err(e) => !is_alive && e.kind() == ErrorKind::Unavailable,
                 };
-                self.stage.ended(key, end);
+                if !is_right {
+                    let text = format!("{life} asks {id} of {lives:?} at last: {end:?}");
+                    self.stage.history.complain(text);
+                }
             }
         }
     }
 
-    fn submit(&mut self, id: &str) -> (OpKey, Going) {
-        let key = self.stage.next_key(self.sender, id);
-        let kind = if self.rng.below(2) == 0 { OpKind::Send } else { OpKind::Request };
-        self.stage.history.submitted(key, kind, self.life, TIMEOUT);
-        // Only forwards: two turns that ask each other would wait for their deadlines.
-        let others: Vec<_> = self.ids.iter().filter(|other| other.as_str() > id).collect();
-        let ask = (!others.is_empty() && self.rng.below(8) == 0)
-            .then(|| others[self.rng.below(others.len() as u64) as usize].clone());
-        let padding = vec![7; self.rng.below(self.payload) as usize];
-        let message =
-            Note { sender: self.sender, object: key.object.0, seq: key.seq, ask, padding };
-        let actor = self.node.actor(id);
-        let going = match kind {
-            OpKind::Send => Going::Send(actor.send(message)),
-            OpKind::Request => {
-                Going::Request(actor.request(message).timeout(TIMEOUT).into_future())
+    fn probe_free_id(
+        &mut self,
+        handles: &[(Life, Node)],
+        at: u32,
+        id: &str,
+    ) -> Option<ActorRef> {
+        for (life, node) in handles {
+            let end = self.ask(node, *life, at, id);
+            if !matches!(&end, Err(e) if e.kind() == ErrorKind::NotFound) {
+                let text = format!("{life} asks {id}, which nobody has, at last: {end:?}");
+                self.stage.history.complain(text);
             }
-        };
-        (key, going)
-    }
-}
-
-/// Makes the Actors, all nodes at once, and now and then ends one and makes it again.
-struct Keeper {
-    node: Node,
-    stage: Stage,
-    ids: Rc<Vec<String>>,
-    rng: SimRng,
-}
-
-impl Keeper {
-    async fn run(mut self) {
-        for id in self.ids.iter() {
-            // Whatever comes of it: the checkers look at what was made.
-            let _ = self.node.actors().create::<Ledger>(id, ()).await;
         }
-        while self.stage.time.now() < CALM_AT {
-            let pause = Duration::from_millis(1_000 + self.rng.below(5_000));
-            self.stage.time.sleep(pause).await;
-            let id = self.ids[self.rng.below(self.ids.len() as u64) as usize].clone();
-            if self.rng.below(3) == 0
-                && let Ok(Some(found)) = self.node.actors().find(&id).await
-            {
-                self.stage.history.removed(self.stage.history.object(&id));
-                let _ = self.node.actors().destroy(&found).await;
-                self.stage.history.removed(self.stage.history.object(&id));
+        let (life, node) = &handles[at as usize % handles.len()];
+        let creating = node.actors().create::<Ledger>(id, Birth(Wish::Make)).into_future();
+        match self.world.block_on(creating) {
+            Ok(CreateOutcome::Created(made)) => Some(made),
+            other => {
+                let text = format!("{life} creates {id}, which nobody has, at last: {other:?}");
+                self.stage.history.complain(text);
+                None
             }
-            let _ = self.node.actors().create::<Ledger>(&id, ()).await;
         }
     }
-}
 
-/// Runs one seed.
-pub(crate) fn run(seed: u64, shape: &Shape) -> Outcome {
-    Cluster::new(seed, shape).run()
+    fn ask(&mut self, node: &Node, life: Life, at: u32, id: &str) -> Result<()> {
+        let sender = 0x4000_0000 | u32::from(life.node.0) << 16 | at;
+        let key = self.stage.next_key(sender, id);
+        self.stage.submitted(key, OpKind::Request, life, TIMEOUT);
+        let message = Note::new(key, Extra::Nothing, 0);
+        let request = node.actor(id).request(message).timeout(TIMEOUT).into_future();
+        let end = self.world.block_on(request);
+        self.stage.ended(key, life, end.clone().map(Some));
+        end.map(|_| ())
+    }
 }

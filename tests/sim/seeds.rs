@@ -1,64 +1,73 @@
 #![forbid(unsafe_code)]
 //! The seeds of CI: no checker finds anything.
 
-use homing::sim::FaultClasses;
-
-use super::cluster::{Shape, run};
+use super::cluster::run;
+use super::shape::Shape;
 
 /// Seeds in CI; `HOMING_SIM_SEEDS` asks for more.
-const SEEDS: u64 = 200;
+pub(crate) const SEEDS: u64 = 200;
 
 fn count() -> u64 {
     match std::env::var("HOMING_SIM_SEEDS") {
-        Ok(text) => text.parse().expect("HOMING_SIM_SEEDS is a whole number"),
+        Ok(text) => text.parse().unwrap_or_else(|_| {
+            panic!("HOMING_SIM_SEEDS is {text:?}; it must be a whole number, how many seeds to run")
+        }),
         Err(_) => SEEDS,
     }
 }
 
 fn check(part: u64, of: u64) {
-    let mut executions = 0;
+    let mut bad = Vec::new();
     for seed in homing::sim::seeds(0..count()).into_iter().filter(|seed| seed % of == part) {
-        let outcome = run(seed, &Shape::of(seed));
-        assert!(outcome.violations.is_empty(), "seed {seed}: {:#?}", outcome.violations);
-        executions += outcome.executions;
+        let shape = Shape::of(seed);
+        let outcome = run(seed, &shape);
+        if !outcome.violations.is_empty() {
+            println!("seed {seed}, {} steps, {shape:?}:", outcome.steps);
+            outcome.violations.iter().take(8).for_each(|v| println!("    {v}"));
+            bad.push(seed);
+        }
+        assert!(
+            outcome.history.executions.len() > 100,
+            "seed {seed}: only {} turns",
+            outcome.history.executions.len()
+        );
     }
-    assert!(executions > 0 || count() < of, "the runs did something");
+    assert!(
+        bad.is_empty(),
+        "seeds {bad:?} violate the contract (see above); run one with HOMING_SIM_SEED"
+    );
 }
 
-/// Proves R2.1-3, R2.6-1, R4-6, R4-7.
+/// Proves R2.1-3, R2.4-1, R2.6-1, R2.6-2, R2.6-3, R4-6, R4-7, R5-16.
 #[test]
-fn seeds_are_clean_first_half() {
-    check(0, 2);
+fn seeds_are_clean_first_quarter() {
+    check(0, 4);
 }
 
-/// Proves R2.1-3, R2.6-1, R4-6, R4-7.
+/// Proves R2.1-3, R2.4-1, R2.6-1, R2.6-2, R2.6-3, R4-6, R4-7, R5-16.
 #[test]
-fn seeds_are_clean_second_half() {
-    check(1, 2);
+fn seeds_are_clean_second_quarter() {
+    check(1, 4);
+}
+
+/// Proves R2.1-3, R2.4-1, R2.6-1, R2.6-2, R2.6-3, R4-6, R4-7, R5-16.
+#[test]
+fn seeds_are_clean_third_quarter() {
+    check(2, 4);
+}
+
+/// Proves R2.1-3, R2.4-1, R2.6-1, R2.6-2, R2.6-3, R4-6, R4-7, R5-16.
+#[test]
+fn seeds_are_clean_fourth_quarter() {
+    check(3, 4);
 }
 
 /// One seed is one run: twice the same trace, and another one for another seed.
 #[test]
 fn a_seed_repeats_itself() {
-    let hash = |seed| run(seed, &Shape::of(seed)).hash;
-    assert_eq!(hash(5), hash(5));
-    assert_ne!(hash(5), hash(6));
-}
-
-/// Without faults nothing fails at all.
-#[test]
-fn a_calm_world_has_no_errors() {
-    let shape = Shape { classes: FaultClasses::none(), objects: 4, ..Shape::of(1) };
-    let outcome = run(1, &shape);
-    assert!(outcome.violations.is_empty(), "{:#?}", outcome.violations);
-    assert!(outcome.executions > 500, "{} executions", outcome.executions);
-}
-
-#[test]
-fn tmp_time() {
-    for seed in 0..4 {
-        let t = std::time::Instant::now();
-        let o = run(seed, &Shape::of(seed));
-        println!("seed {seed} {:?} {:?} exec {} steps {} viol {:?}", Shape::of(seed), t.elapsed(), o.executions, o.steps, o.violations.first());
+    for seed in [5, 15] {
+        let hash = |seed| run(seed, &Shape::of(seed)).hash;
+        assert_eq!(hash(seed), hash(seed));
+        assert_ne!(hash(seed), hash(seed + 1));
     }
 }

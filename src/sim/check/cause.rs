@@ -165,6 +165,11 @@ impl<'h> Causes<'h> {
         self.h.removals.iter().any(|&(o, at)| o == object && at >= from && at <= to)
     }
 
+    /// Whether its frame reached a node under foreign fences, and so was refused.
+    fn arrived_stale(&self, key: OpKey) -> bool {
+        self.h.stale_arrivals.iter().any(|&(stale, _, _)| stale == key)
+    }
+
     fn lives(parties: &Parties) -> impl Iterator<Item = Life> + '_ {
         parties.owners.iter().copied().chain([parties.source])
     }
@@ -176,6 +181,7 @@ impl<'h> Causes<'h> {
         let to = from + self.config.flight;
         let parties = self.parties(key, operation, to);
         self.removed_within(key.object, from.minus(self.config.flight), to)
+            || self.arrived_stale(key)
             || Self::lives(&parties).any(|life| {
                 self.timeline.died_by(life, to) || self.timeline.lapsed_within(life, from, to)
             })
@@ -196,6 +202,7 @@ impl<'h> Causes<'h> {
         let parties = self.parties(key, operation, ended);
         let reaches = |t: &Trouble| t.from <= ended && t.to + self.config.grace >= from;
         self.removed_within(key.object, from.minus(self.config.flight), ended)
+            || self.arrived_stale(key)
             || self.timeline.stood(key.object, from, ended) == Some(false)
             || Self::lives(&parties).any(|life| {
                 self.timeline.died_by(life, ended)
