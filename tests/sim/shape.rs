@@ -48,6 +48,25 @@ const fn ms(n: u64) -> Duration {
 }
 
 impl Shape {
+    /// Nothing goes wrong by itself, and everything is as by default.
+    pub(crate) fn calm() -> Self {
+        Self {
+            classes: FaultClasses::none(),
+            lease: (ms(4_000), ms(1_000)),
+            objects: 1,
+            payload: 40,
+            window: 1 << 20,
+            cache_max_age: ms(15_000),
+            pause: ms(100),
+            burst: 4,
+            churn: ms(3_000),
+            factory: ms(4),
+            stale_frames: 0,
+            shutdowns: false,
+            planted: None,
+        }
+    }
+
     /// The shape of a seed. All dimensions are drawn by themselves, but for every fourth seed,
     /// which is one of those that were made for something.
     pub(crate) fn of(seed: u64) -> Self {

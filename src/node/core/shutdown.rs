@@ -96,9 +96,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// Ends what is still pending and says so.
     fn finish(&mut self, env: &mut E) {
         let error = self.shutting_down();
+        // First, because they discard the objects they were opening.
+        self.fail_creations(env, &error);
         self.abandon_objects(env);
         self.fail_parked(env, &error);
-        self.fail_creations(env, &error);
         self.step_resolver(env, ResolveEvent::Shutdown);
         let mut ended = Vec::new();
         self.requests.shutdown(&mut ended);
@@ -144,6 +145,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.held_inbound.clear();
         self.links.drop_withheld();
         self.count(Counter::DroppedStale, dropped);
+        let error = self.shutting_down();
+        self.fail_creations(env, &error);
         let left: Vec<usize> = self.objects.objects.iter().map(|(index, _)| index).collect();
         for index in left {
             self.remove_object(env, index);
