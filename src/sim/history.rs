@@ -196,6 +196,8 @@ pub struct History {
     pub executions: Vec<Execution>,
     /// Factories that ran, in order.
     pub factories: Vec<FactoryRun>,
+    /// Incarnations that creators reserved in the Store, in order.
+    pub reservations: Vec<(ObjectIx, u64, Nanos)>,
     /// Authority changes, in order.
     pub authorities: Vec<Authority>,
     /// Objects destroyed, closed or released: from here on their messages may be lost.
@@ -355,6 +357,12 @@ impl Recorder {
     pub fn factory(&self, object: ObjectIx, generation: u64, at: Life) {
         let when = self.time.now();
         self.lock().factories.push(FactoryRun { object, generation, at, when });
+    }
+
+    /// A creator reserved an incarnation in the Store.
+    pub fn reserved(&self, object: ObjectIx, generation: u64) {
+        let when = self.time.now();
+        self.lock().reservations.push((object, generation, when));
     }
 
     /// The authority of an object changed in the Store.

@@ -232,6 +232,9 @@ impl<M> State<M> {
                             self.history.authority(object, Some((numbers.0, numbers.1, life)));
                         }
                     }
+                    Ok(row) if matches!(row.state, AuthorityState::Creating { .. }) => {
+                        self.history.reserved(object, row.object_generation.get());
+                    }
                     Ok(_) => {}
                     Err(e) => self.history.complain(format!("an authority row is bad: {e}")),
                 },

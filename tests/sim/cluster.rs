@@ -7,6 +7,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use homing::location::Write;
 use homing::prelude::*;
 use homing::sim::{
     Concerns, Fault, FaultPlan, FaultScope, History, Life, NodeWorld, OpKind, SimNode, SimRng,
@@ -97,16 +98,31 @@ pub(crate) fn run_plan(seed: u64, shape: &Shape, plan: FaultPlan) -> Outcome {
     cluster.run_until(CALM_AT);
     // The rates of a plan would go on for ever.
     cluster.world.set_plan(calm);
-    for node in cluster.nodes.clone() {
-        cluster.world.inject(Fault::Start(node.ix()));
-    }
     cluster.run_until(END_AT);
     cluster.end()
+}
+
+/// Prints what happens to the rows of the object that `HOMING_SIM_OBJECT` names.
+fn show_object(world: &mut NodeWorld) {
+    let Ok(name) = std::env::var("HOMING_SIM_OBJECT") else { return };
+    world.on_commit(Box::new(move |at, node, batch, outcome| {
+        let text = |write: &Write| match write {
+            Write::Put { key, value, .. } => {
+                format!("put {} {}", key.escape_ascii(), value.escape_ascii())
+            }
+            Write::Delete { key } => format!("delete {}", key.escape_ascii()),
+        };
+        let writes: Vec<String> = batch.writes.iter().map(text).collect();
+        if writes.iter().any(|write| write.contains(&name)) {
+            println!("{at} n{} {outcome:?} {writes:?}", node.0);
+        }
+    }));
 }
 
 impl Cluster {
     pub(crate) fn new(seed: u64, shape: &Shape) -> Self {
         let mut world = NodeWorld::new(seed);
+        show_object(&mut world);
         shape.planted.into_iter().for_each(|fault| world.plant(fault));
         let time = world.time();
         world.set_store(Arc::new(MemoryStore::with_clock(Arc::new(move || time.now()))));
@@ -127,6 +143,10 @@ impl Cluster {
     fn run_until(&mut self, at: Nanos) {
         while self.world.now() < at {
             self.serve();
+            if self.world.now() >= CALM_AT {
+                // Whatever is down comes back; nothing happens to a node that is up.
+                self.nodes.iter().for_each(|n| self.world.inject(Fault::Start(n.ix())));
+            }
             self.world.run_for(Duration::from_millis(50));
         }
     }
@@ -228,14 +248,19 @@ impl Cluster {
             };
             let Some(owner) = owner else { continue };
             let object = self.stage.history.object(id);
-            let lives = self.stage.history.with(|h| {
-                h.authorities.iter().rfind(|a| a.object == object).and_then(|a| a.owner)
-            });
+            let lives = self
+                .stage
+                .history
+                .with(|h| h.authorities.iter().rfind(|a| a.object == object).and_then(|a| a.owner));
             let is_alive = lives.is_some_and(|(generation, _, life)| {
                 generation == owner.generation.get() && self.world.life(life.node) == life
             });
             for (life, node) in &handles {
-                let end = self.ask(node, *life, at, id);
+                let mut end = self.ask(node, *life, at, id);
+                if matches!(&end, Err(e) if e.text().contains(" any more: ")) {
+                    // A route cached before, which is now forgotten (R2.6-3).
+                    end = self.ask(node, *life, at, id);
+                }
                 let is_right = match &end {
                     Ok(()) => is_alive,
                     Err(e) => !is_alive && e.kind() == ErrorKind::Unavailable,
@@ -248,14 +273,12 @@ impl Cluster {
         }
     }
 
-    fn probe_free_id(
-        &mut self,
-        handles: &[(Life, Node)],
-        at: u32,
-        id: &str,
-    ) -> Option<ActorRef> {
+    fn probe_free_id(&mut self, handles: &[(Life, Node)], at: u32, id: &str) -> Option<ActorRef> {
         for (life, node) in handles {
-            let end = self.ask(node, *life, at, id);
+            let mut end = self.ask(node, *life, at, id);
+            if matches!(&end, Err(e) if e.text().contains(" any more: ")) {
+                end = self.ask(node, *life, at, id);
+            }
             if !matches!(&end, Err(e) if e.kind() == ErrorKind::NotFound) {
                 let text = format!("{life} asks {id}, which nobody has, at last: {end:?}");
                 self.stage.history.complain(text);

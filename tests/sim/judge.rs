@@ -21,6 +21,7 @@ pub(crate) fn judge(h: &History, cluster: &Cluster) -> Vec<Violation> {
         // A lease that has to be taken again, and the longest pause between two dials.
         grace: cluster.stage.shape.lease.0 + Duration::from_secs(7),
         flight: Duration::from_secs(10),
+        route_age: cluster.stage.shape.cache_max_age,
         ..CheckConfig::default()
     };
     [

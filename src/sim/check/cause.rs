@@ -201,7 +201,8 @@ impl<'h> Causes<'h> {
         let from = operation.submitted;
         let parties = self.parties(key, operation, ended);
         let reaches = |t: &Trouble| t.from <= ended && t.to + self.config.grace >= from;
-        self.removed_within(key.object, from.minus(self.config.flight), ended)
+        let removal = self.config.flight.max(self.config.route_age);
+        self.removed_within(key.object, from.minus(removal), ended)
             || self.arrived_stale(key)
             || self.timeline.stood(key.object, from, ended) == Some(false)
             || Self::lives(&parties).any(|life| {

@@ -82,6 +82,9 @@ pub struct CheckConfig {
     pub grace: Duration,
     /// How long an admitted one-way message can be under way.
     pub flight: Duration,
+    /// How long a route is cached: an operation may go where an object was removed that long ago,
+    /// and end with an error (R2.6-3).
+    pub route_age: Duration,
     /// How far after its deadline a request may end.
     pub late: Duration,
     /// Errors the application itself gives.
@@ -93,6 +96,7 @@ impl Default for CheckConfig {
         Self {
             grace: Duration::from_secs(15),
             flight: Duration::from_secs(30),
+            route_age: crate::limits::DEFAULT_ROUTE_CACHE_MAX_AGE,
             late: Duration::from_millis(500),
             expected: Vec::new(),
         }

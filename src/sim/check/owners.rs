@@ -172,7 +172,8 @@ pub fn stale_fences(h: &History) -> Vec<Violation> {
 }
 
 /// Of many creators of an id one runs its factory; another one only after the first one's object
-/// or row was removed, or its process died or lapsed.
+/// or row was removed, or its process died or lapsed. The row may go before the factory runs: a
+/// creator whose lease lapsed learns late that it had reserved the id.
 #[must_use]
 pub fn one_factory(h: &History) -> Vec<Violation> {
     let timeline = Timeline::new(h);
@@ -194,10 +195,17 @@ pub fn one_factory(h: &History) -> Vec<Violation> {
             ));
             continue;
         }
+        let reserved = h
+            .reservations
+            .iter()
+            .find(|&&(object, generation, _)| {
+                (object, generation) == (run.object, before.generation)
+            })
+            .map_or(before.when, |&(_, _, when)| when.min(before.when));
         let removed = h
             .removals
             .iter()
-            .any(|&(object, at)| object == run.object && at >= before.when && at <= run.when);
+            .any(|&(object, at)| object == run.object && at >= reserved && at <= run.when);
         let gone = timeline.died_by(before.at, run.when)
             || timeline.lapsed_within(before.at, before.when, run.when);
         if !removed && !gone {
