@@ -256,6 +256,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 Tried::Done
             } else if let Wait::Answered(answer) = wait {
                 self.use_answer(env, operation, answer)
+            } else if let Wait::Link(rid, generation) = &wait
+                && let Some(text) = self.need_has_failed(rid, *generation)
+            {
+                self.end_unlinked(env, operation, rid, &text);
+                Tried::Done
             } else {
                 self.attempt(env, operation, None)
             };
@@ -611,10 +616,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let key_id = entry.key_id.to_be_bytes();
         let Some((link, state)) = self.links.to_node(&fence.rid, fence.node_generation) else {
             if let Some(text) = self.need_has_failed(&fence.rid, fence.node_generation) {
-                let why = format!("{key}: its owner {} is not connected: {text}", fence.rid);
-                // The next call asks the Store who owns it now.
-                self.forget_route(env, &key, route);
-                self.settle(env, operation.waiter, Err(Error::unavailable(why)));
+                self.end_unlinked(env, operation, &fence.rid, &text);
                 return Tried::Done;
             }
             let wait = Wait::Link(fence.rid.clone(), fence.node_generation);
@@ -630,6 +632,18 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         let lane = (key.object_hash().low() % u64::from(state.info.lanes)) as u16;
         self.submit_remote(env, operation, route, link, lane)
+    }
+
+    /// Ends an operation whose owner cannot be reached. It is not looked up once more: without a
+    /// cache, or with one that forgets quickly, it would ask the Store as fast as that answers.
+    fn end_unlinked(&mut self, env: &mut E, operation: Operation, owner: &NodeRid, text: &str) {
+        let key = &operation.key;
+        let why = format!("{key}: its owner {owner} is not connected: {text}");
+        // The next call asks the Store who owns it now.
+        if let Some(route) = self.routes.lookup(key, self.now).cloned() {
+            self.forget_route(env, key, &route);
+        }
+        self.settle(env, operation.waiter, Err(Error::unavailable(why)));
     }
 
     /// Takes credit and puts the frame into its lane.
