@@ -10,6 +10,7 @@ use homing::prelude::*;
 use homing::sim::{Life, NodeIx, OpKey, OpKind, SimHandle, SimRng};
 use homing::time::Nanos;
 
+use super::cluster::{CALM_AT, STRICT_AT};
 use super::ledger::{Birth, Extra, Ledger, Note, Wish};
 use super::shape::TIMEOUT;
 use super::stage::Stage;
@@ -34,7 +35,10 @@ impl<M: Send + 'static> Client<M> {
     /// A sender: numbers what it sends to each Actor, in bursts it does not wait between.
     pub(crate) async fn send_on(mut self) {
         while self.stage.time.now() < self.until {
-            let pause = between(&mut self.rng, self.stage.shape.pause);
+            let now = self.stage.time.now();
+            let is_easy = now >= CALM_AT && now < STRICT_AT;
+            let pause = self.stage.shape.pause * if is_easy { 4 } else { 1 };
+            let pause = between(&mut self.rng, pause);
             self.stage.time.sleep(pause).await;
             let id = self.some_id();
             let burst = 1 + self.rng.below(self.stage.shape.burst);

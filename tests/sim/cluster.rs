@@ -26,11 +26,14 @@ use super::wire_tap;
 /// No fault before this.
 pub(crate) const FAULTS_FROM: Nanos = Nanos(2_000_000_000);
 /// No fault from here on.
-pub(crate) const CALM_AT: Nanos = Nanos(20_000_000_000);
+pub(crate) const CALM_AT: Nanos = Nanos(16_000_000_000);
+/// The after-effects of faults are over: nothing is excused any more. Until here clients take it
+/// easy.
+pub(crate) const STRICT_AT: Nanos = Nanos(27_000_000_000);
 /// No client submits from here on.
-const QUIET_AT: Nanos = Nanos(38_000_000_000);
+const QUIET_AT: Nanos = Nanos(32_000_000_000);
 /// All that was submitted has ended.
-const END_AT: Nanos = Nanos(50_000_000_000);
+const END_AT: Nanos = Nanos(40_000_000_000);
 /// Senders of a node.
 const SENDERS: u32 = 2;
 
@@ -40,6 +43,8 @@ pub(crate) struct Outcome {
     pub(crate) hash: u128,
     pub(crate) steps: u64,
     pub(crate) history: History,
+    pub(crate) counters: Vec<(Life, homing::Counters)>,
+    pub(crate) lines: Vec<String>,
 }
 
 /// The cluster of one run.
@@ -77,7 +82,7 @@ fn plan(seed: u64, shape: &Shape) -> FaultPlan {
         from: FAULTS_FROM,
         to: CALM_AT,
         lease: shape.lease.0,
-        every: Duration::from_secs(5),
+        every: Duration::from_secs(4),
     };
     FaultPlan::seeded(seed, shape.classes, &scope)
 }
@@ -209,7 +214,9 @@ impl Cluster {
         let history = self.world.history().snapshot();
         let violations = judge::judge(&history, &self);
         let hash = self.world.trace_hash();
-        Outcome { violations, hash, steps: self.world.step_count(), history }
+        let counters = self.lives.iter().map(|(life, node)| (*life, node.counters())).collect();
+        let lines = self.world.trace_lines(0);
+        Outcome { violations, hash, steps: self.world.step_count(), history, counters, lines }
     }
 
     fn look_for_leftovers(&mut self, when: &str) {

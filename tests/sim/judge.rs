@@ -167,6 +167,10 @@ fn counters(h: &History, facts: &Facts, cluster: &Cluster) -> Vec<Violation> {
         let answered = matches!(operation.endings.first(), Some((_, Ending::Replied(_))));
         *unanswered.entry(operation.source).or_default() += u64::from(!answered);
     }
+    let mut submitted: BTreeMap<Life, u64> = BTreeMap::new();
+    for operation in h.operations.values() {
+        *submitted.entry(operation.source).or_default() += 1;
+    }
     for (life, node) in &cluster.lives {
         let counters = node.counters();
         let of = |map: &BTreeMap<Life, u64>| map.get(life).copied().unwrap_or(0);
@@ -179,6 +183,13 @@ fn counters(h: &History, facts: &Facts, cluster: &Cluster) -> Vec<Violation> {
                 counters.get(Counter::RepliesLate)
             );
             found.push(wrong(Rule::OneTerminal, text));
+        }
+        // Beside operations there are creations and the background look at who is there.
+        let reads = 1_000 + 20 * (of(&submitted) + of(&facts.creations) + of(&facts.cancelled));
+        if counters.get(Counter::StoreReads) > reads {
+            let read = counters.get(Counter::StoreReads);
+            let text = format!("{life} read {read} keys; its operations explain at most {reads}");
+            found.push(wrong(Rule::Complaint, text));
         }
         for never in [Counter::ProtocolViolations, Counter::TurnsPanicked] {
             if counters.get(never) > 0 {

@@ -31,13 +31,13 @@ pub(crate) struct Note {
     pub(crate) object: u32,
     pub(crate) seq: u64,
     pub(crate) extra: Extra,
-    pub(crate) padding: Vec<u8>,
+    pub(crate) padding: String,
 }
 
 impl Note {
     pub(crate) fn new(key: OpKey, extra: Extra, padding: usize) -> Self {
         let OpKey { sender, object, seq } = key;
-        Self { sender, object: object.0, seq, extra, padding: vec![7; padding] }
+        Self { sender, object: object.0, seq, extra, padding: "7".repeat(padding) }
     }
 
     pub(crate) fn key(&self) -> OpKey {
@@ -56,7 +56,7 @@ pub(crate) struct Done {
     sender: u32,
     object: u32,
     seq: u64,
-    padding: Vec<u8>,
+    padding: String,
 }
 
 impl Done {
@@ -146,7 +146,7 @@ impl Handler<Note> for Ledger {
             }
         }
         stage.history.finish(execution);
-        let padding = if note.padding.len() % 3 == 0 { note.padding } else { Vec::new() };
+        let padding = if note.padding.len() % 3 == 0 { note.padding } else { String::new() };
         Ok(Done { sender: note.sender, object: note.object, seq: note.seq, padding })
     }
 }

@@ -686,6 +686,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
             self.count(Counter::SubmittedRemote, 1);
         }
+        if env.planted(Planted::ResubmitAfterLinkLoss)
+            && let OpBody::Message { payload, is_request: false, .. } = &operation.body
+        {
+            self.planted_resubmit.push((link, key.clone(), payload.clone()));
+            self.planted_resubmit.drain(..self.planted_resubmit.len().saturating_sub(8));
+        }
         if operation.wants_reply() {
             let sent = Some((link, route.fence.clone()));
             let Operation { waiter, ticket, deadline, .. } = operation;
@@ -698,6 +704,27 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.settle(env, operation.waiter, Ok(None));
         }
         Tried::Done
+    }
+
+    /// See [`Planted::ResubmitAfterLinkLoss`].
+    pub(super) fn resubmit_planted(&mut self, env: &mut E, lost: LinkId) {
+        for (link, key, payload) in std::mem::take(&mut self.planted_resubmit) {
+            if link != lost {
+                self.planted_resubmit.push((link, key, payload));
+                continue;
+            }
+            let metadata = crate::object::Metadata::default();
+            let operation = Operation {
+                key,
+                body: OpBody::Message { payload, metadata, is_request: false },
+                waiter: Waiter::Nobody,
+                timeout: self.shared.settings.send_timeout,
+                deadline: Nanos::MAX,
+                ticket: 0,
+                source: None,
+            };
+            self.accept(env, operation);
+        }
     }
 
     fn new_operation_id(&self, env: &mut E) -> OperationId {

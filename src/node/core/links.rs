@@ -568,6 +568,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.held_inbound.retain(|(l, _, _)| *l != link);
         self.count(Counter::DroppedLinkLost, (held - self.held_inbound.len()) as u64);
         self.settle_link_lost(env, link, reason);
+        self.resubmit_planted(env, link);
         for lane in 0..state.info.lanes {
             self.pump_waiting_for_credit(env, link, lane);
         }

@@ -29,6 +29,7 @@ use crate::ids::{
     ObjectKey, OwnerLeaseGeneration,
 };
 use crate::limits;
+use crate::object::Payload;
 use crate::protocol::create;
 use crate::protocol::credit::CreditWindow;
 use crate::protocol::peer::{IntentId, LinkId, PeerEvent, Peers};
@@ -112,6 +113,7 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     phase: Phase,
     stopped: Vec<super::oneshot::Settler<()>>,
     planted_unavailable: BTreeSet<ObjectKey>,
+    planted_resubmit: Vec<(LinkId, ObjectKey, Payload)>,
     of: std::marker::PhantomData<fn(E)>,
 }
 
@@ -186,6 +188,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             phase: Phase::Running,
             stopped: Vec::new(),
             planted_unavailable: BTreeSet::new(),
+            planted_resubmit: Vec::new(),
             of: std::marker::PhantomData,
             shared,
         }
