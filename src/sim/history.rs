@@ -85,6 +85,9 @@ pub struct Operation {
     pub deadline: Nanos,
     /// Every end, with its time. There must be one.
     pub endings: Vec<(Nanos, Ending)>,
+    /// A turn made it: it learns of the end only when it runs, which it does not while its node's
+    /// lease is lapsed (R5-16).
+    pub in_turn: bool,
 }
 
 /// One run of a handler.
@@ -279,9 +282,17 @@ impl Recorder {
             submitted,
             deadline: submitted + timeout,
             endings: Vec::new(),
+            in_turn: false,
         };
         if self.lock().operations.insert(key, operation).is_some() {
             self.complain(format!("the test submitted {key:?} twice"));
+        }
+    }
+
+    /// Says that a submitted operation was made by a turn. See [`Operation::in_turn`].
+    pub fn in_turn(&self, key: OpKey) {
+        if let Some(operation) = self.lock().operations.get_mut(&key) {
+            operation.in_turn = true;
         }
     }
 

@@ -20,7 +20,10 @@ use homing::time::Nanos;
 
 const LEASE: Duration = Duration::from_secs(4);
 const RENEW: Duration = Duration::from_secs(1);
-const TIMEOUT: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(4);
+/// What a turn waits for another Actor: so short that who waits behind it is not late because of
+/// a node that neither of them lives on.
+const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 const CALM_AT: Nanos = Nanos(24_000_000_000);
 const QUIET_AT: Nanos = Nanos(40_000_000_000);
 const END_AT: Nanos = Nanos(62_000_000_000);
@@ -147,7 +150,8 @@ impl Handler<Note> for Ledger {
             // An incarnation is a sender of its own.
             let sender = 0x8000_0000 | self.generation as u32;
             let asked = stage.next_key(sender, &target);
-            stage.history.submitted(asked, OpKind::Request, self.life, TIMEOUT);
+            stage.history.submitted(asked, OpKind::Request, self.life, ASK_TIMEOUT);
+            stage.history.in_turn(asked);
             let message = Note {
                 sender,
                 object: asked.object.0,
@@ -155,7 +159,7 @@ impl Handler<Note> for Ledger {
                 ask: None,
                 padding: Vec::new(),
             };
-            let end = cx.actor(&target)?.request(message).timeout(TIMEOUT).await;
+            let end = cx.actor(&target)?.request(message).timeout(ASK_TIMEOUT).await;
             stage.ended(asked, end.map(Some));
         }
         stage.history.finish(execution);
@@ -207,12 +211,9 @@ impl Cluster {
         let mut nodes = Vec::new();
         for (at, cores) in CORES.into_iter().enumerate() {
             let (rid, shape, lives) = (format!("n{at}"), shape.clone(), lives.clone());
-            // Described once when it is added, then once for each lifecycle.
-            let mut described = 0;
-            nodes.push(world.node(move || {
-                let life = Life { node: NodeIx(at as u16), life: described };
+            nodes.push(world.node(move |life| {
+                let life = Life { node: NodeIx(at as u16), life };
                 lives.borrow_mut().insert(rid.clone(), life);
-                described += 1;
                 builder(&rid, cores, &shape)
             }));
         }
@@ -271,7 +272,12 @@ impl Cluster {
         };
         violations.extend(check_all(&history, &config));
         let hash = self.world.trace_hash();
-        Outcome { violations, hash, executions: history.executions.len(), steps: self.world.step_count() }
+        Outcome {
+            violations,
+            hash,
+            executions: history.executions.len(),
+            steps: self.world.step_count(),
+        }
     }
 
     /// After the faults everything works again: every node reaches every Actor that is not on a
@@ -336,7 +342,7 @@ impl Client {
         self.stage.history.submitted(key, kind, self.life, TIMEOUT);
         // Only forwards: two turns that ask each other would wait for their deadlines.
         let others: Vec<_> = self.ids.iter().filter(|other| other.as_str() > id).collect();
-        let ask = (!others.is_empty() && self.rng.below(8) == 0)
+        let ask = (!others.is_empty() && self.rng.below(48) == 0)
             .then(|| others[self.rng.below(others.len() as u64) as usize].clone());
         let padding = vec![7; self.rng.below(self.payload) as usize];
         let message =

@@ -53,12 +53,3 @@ fn a_calm_world_has_no_errors() {
     assert!(outcome.violations.is_empty(), "{:#?}", outcome.violations);
     assert!(outcome.executions > 500, "{} executions", outcome.executions);
 }
-
-#[test]
-fn tmp_time() {
-    for seed in 0..4 {
-        let t = std::time::Instant::now();
-        let o = run(seed, &Shape::of(seed));
-        println!("seed {seed} {:?} {:?} exec {} steps {} viol {:?}", Shape::of(seed), t.elapsed(), o.executions, o.steps, o.violations.first());
-    }
-}

@@ -2,6 +2,7 @@
 //! How operations end: once, in time, honestly, and not without a cause.
 
 use super::cause::Causes;
+use super::cause::Timeline;
 use super::{CheckConfig, Rule, Violation, op_name, runs_of};
 use crate::error::ErrorKind;
 use crate::sim::history::{Concerns, Ending, History, OpKind, TroubleKind};
@@ -80,9 +81,11 @@ pub fn one_terminal(h: &History, config: &CheckConfig) -> Vec<Violation> {
     found
 }
 
-/// A request has ended by its deadline, unless its node stood still.
+/// A request has ended by its deadline, unless its node stood still, or a turn made it and its
+/// node's lease was lapsed.
 #[must_use]
 pub fn deadlines_kept(h: &History, config: &CheckConfig) -> Vec<Violation> {
+    let timeline = Timeline::new(h);
     let mut found = Vec::new();
     for (&key, operation) in &h.operations {
         let Some(&(ended, _)) = operation.endings.first() else { continue };
@@ -95,7 +98,9 @@ pub fn deadlines_kept(h: &History, config: &CheckConfig) -> Vec<Violation> {
                 && t.from <= ended
                 && t.to >= operation.submitted
         });
-        if !stood_still {
+        let lapsed = operation.in_turn
+            && timeline.lapsed_within(operation.source, operation.submitted, ended);
+        if !stood_still && !lapsed {
             found.push(Violation::new(
                 Rule::Deadline,
                 format!(
