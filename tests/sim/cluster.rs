@@ -61,7 +61,6 @@ pub(crate) struct Outcome {
     pub(crate) violations: Vec<Violation>,
     pub(crate) hash: u128,
     pub(crate) executions: usize,
-    pub(crate) steps: u64,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -71,7 +70,7 @@ struct Note {
     seq: u64,
     /// Ask this Actor, too, before answering.
     ask: Option<String>,
-    padding: Vec<u8>,
+    padding: String,
 }
 impl Message for Note {
     const NAME: &'static str = "sim.note";
@@ -157,7 +156,7 @@ impl Handler<Note> for Ledger {
                 object: asked.object.0,
                 seq: asked.seq,
                 ask: None,
-                padding: Vec::new(),
+                padding: String::new(),
             };
             let end = cx.actor(&target)?.request(message).timeout(ASK_TIMEOUT).await;
             stage.ended(asked, end.map(Some));
@@ -272,12 +271,7 @@ impl Cluster {
         };
         violations.extend(check_all(&history, &config));
         let hash = self.world.trace_hash();
-        Outcome {
-            violations,
-            hash,
-            executions: history.executions.len(),
-            steps: self.world.step_count(),
-        }
+        Outcome { violations, hash, executions: history.executions.len() }
     }
 
     /// After the faults everything works again: every node reaches every Actor that is not on a
@@ -291,8 +285,13 @@ impl Cluster {
                 let sender = 0x4000_0000 | u32::from(node.ix().0) << 8 | at as u32;
                 let key = stage.next_key(sender, id);
                 stage.history.submitted(key, OpKind::Request, life, TIMEOUT);
-                let message =
-                    Note { sender, object: key.object.0, seq: key.seq, ask: None, padding: vec![] };
+                let message = Note {
+                    sender,
+                    object: key.object.0,
+                    seq: key.seq,
+                    ask: None,
+                    padding: String::new(),
+                };
                 let request = handle.actor(id).request(message).timeout(TIMEOUT).into_future();
                 let end = self.world.block_on(request);
                 stage.ended(key, end.map(Some));
@@ -344,7 +343,7 @@ impl Client {
         let others: Vec<_> = self.ids.iter().filter(|other| other.as_str() > id).collect();
         let ask = (!others.is_empty() && self.rng.below(48) == 0)
             .then(|| others[self.rng.below(others.len() as u64) as usize].clone());
-        let padding = vec![7; self.rng.below(self.payload) as usize];
+        let padding = "7".repeat(self.rng.below(self.payload) as usize);
         let message =
             Note { sender: self.sender, object: key.object.0, seq: key.seq, ask, padding };
         let actor = self.node.actor(id);

@@ -29,16 +29,12 @@ macro_rules! found {
 }
 
 found! {
-    an_admission_without_fences: SkipAdmissionFence;
-    a_reply_sent_twice: DoubleReply;
     a_fifo_that_is_passed: DropFifoWhileResolving;
     a_correlation_used_again: ReuseCorrelation;
-    a_route_inserted_after_its_invalidation: InsertAfterInvalidation;
     an_answer_after_the_lease: AnswerAfterLease;
     an_unavailable_that_is_kept: CacheUnavailable;
     a_second_factory: RunTwoFactories;
     a_message_lost_on_credit: LoseMessageOnCredit;
-    a_message_submitted_again: ResubmitAfterLinkLoss;
     a_commit_that_is_guessed: GuessLostCommit;
     a_request_settled_twice: SettleTwice;
 }
