@@ -49,7 +49,7 @@ pub(crate) struct Operation {
     pub(crate) waiter: Waiter,
     /// From the caller; counted from when the home core takes the operation in.
     pub(crate) timeout: Duration,
-    /// Set by the home core.
+    /// Set by the home core; earlier for an operation of a turn.
     pub(crate) deadline: Nanos,
     /// Names the operation to [`Mail::Cancel`]; 0 for one that is never cancelled.
     pub(crate) ticket: u64,

@@ -77,9 +77,6 @@ pub enum Ending {
 pub struct Operation {
     /// Send or request.
     pub kind: OpKind,
-    /// Submitted by a turn: it sees the end when it runs next, which it does not while its node's
-    /// lease is lapsed.
-    pub in_turn: bool,
     /// Where it was submitted.
     pub source: Life,
     /// When.
@@ -88,6 +85,9 @@ pub struct Operation {
     pub deadline: Nanos,
     /// Every end, with its time. There must be one.
     pub endings: Vec<(Nanos, Ending)>,
+    /// A turn made it: it learns of the end only when it runs, which it does not while its node's
+    /// lease is lapsed (R5-16).
+    pub in_turn: bool,
 }
 
 /// One run of a handler.
@@ -277,33 +277,24 @@ impl Recorder {
 
     /// A sender submits. Call it just before the call that submits.
     pub fn submitted(&self, key: OpKey, kind: OpKind, source: Life, timeout: Duration) {
-        self.submitted_by(key, kind, source, timeout, false);
-    }
-
-    /// A turn submits. Call it just before the call that submits.
-    pub fn submitted_in_turn(&self, key: OpKey, kind: OpKind, source: Life, timeout: Duration) {
-        self.submitted_by(key, kind, source, timeout, true);
-    }
-
-    fn submitted_by(
-        &self,
-        key: OpKey,
-        kind: OpKind,
-        source: Life,
-        timeout: Duration,
-        in_turn: bool,
-    ) {
         let submitted = self.time.now();
         let operation = Operation {
             kind,
-            in_turn,
             source,
             submitted,
             deadline: submitted + timeout,
             endings: Vec::new(),
+            in_turn: false,
         };
         if self.lock().operations.insert(key, operation).is_some() {
             self.complain(format!("the test submitted {key:?} twice"));
+        }
+    }
+
+    /// Says that a submitted operation was made by a turn. See [`Operation::in_turn`].
+    pub fn in_turn(&self, key: OpKey) {
+        if let Some(operation) = self.lock().operations.get_mut(&key) {
+            operation.in_turn = true;
         }
     }
 

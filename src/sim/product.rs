@@ -30,8 +30,8 @@ const RELEASE_TIME: Duration = Duration::from_secs(2);
 /// let mut world = NodeWorld::new(7);
 /// let time = world.time();
 /// world.set_store(Arc::new(MemoryStore::with_clock(Arc::new(move || time.now()))));
-/// let a = world.node(|| Node::builder("game").rid("a").cores(2));
-/// let b = world.node(|| Node::builder("game").rid("b"));
+/// let a = world.node(|_| Node::builder("game").rid("a").cores(2));
+/// let b = world.node(|_| Node::builder("game").rid("b"));
 /// world.run_until_up(&[&a, &b]);
 /// let handle = a.node().unwrap();
 /// let found = world.block_on(async move { handle.actors().find("nobody").await });
@@ -85,12 +85,13 @@ impl SimNode {
 
 impl SimWorld<Mail> {
     /// Adds a node as its builder describes it and starts it. The world takes the place of the
-    /// builder's Store, endpoint and threads. `describe` is called for every lifecycle.
+    /// builder's Store, endpoint and threads. `describe` is called for every lifecycle with its
+    /// number, from 1; with 0 once before, to learn rid and cores.
     ///
     /// # Panics
     /// When the builder refuses its settings.
-    pub fn node(&mut self, mut describe: impl FnMut() -> NodeBuilder + 'static) -> SimNode {
-        let plan = describe().plan(|| 0).expect("the builder's settings are good");
+    pub fn node(&mut self, mut describe: impl FnMut(u32) -> NodeBuilder + 'static) -> SimNode {
+        let plan = describe(0).plan(|| 0).expect("the builder's settings are good");
         let settings = &plan.settings;
         let spec = NodeSpec::new(&settings.rid.to_string(), settings.cores)
             .with_lease(settings.lease_duration, settings.lease_renew_interval);
@@ -98,7 +99,7 @@ impl SimWorld<Mail> {
         let slot = latest.clone();
         let ix = self.add_node(spec, move |start| {
             let seed = start.seed;
-            let plan = describe().plan(|| seed)?;
+            let plan = describe(start.life).plan(|| seed)?;
             let life = start.life;
             let (built, node, cores) = build(plan, start)?;
             let before = slot.replace(Latest { life, node: Some(node), cores });

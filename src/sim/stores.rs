@@ -102,11 +102,13 @@ impl<M> State<M> {
     pub(crate) fn store_launch(&mut self, node: u16, caller: Caller, call: Call) {
         let life = self.nodes[usize::from(node)].life;
         let range = self.rates.store;
-        let (mut there, back) = (self.rng.duration(range), self.rng.duration(range));
+        let (mut there, mut back) = (self.rng.duration(range), self.rng.duration(range));
         let mut fate = self.draw_fate();
         let mut troubled = fate != Fate::Fine;
         if self.rng.chance(self.rates.store_slow_per_million) {
-            there += self.rng.duration(self.rates.store_slow);
+            // Slow to be carried out, or slow to answer: then the answer is out of date.
+            let late = if self.rng.below(2) == 0 { &mut there } else { &mut back };
+            *late += self.rng.duration(self.rates.store_slow);
             troubled = true;
         }
         let now = self.local;
@@ -119,7 +121,10 @@ impl<M> State<M> {
                     StoreMode::Silent => {
                         fate = Fate::Silent { carried_out: self.rng.below(2) == 0 };
                     }
-                    StoreMode::Slow(by) => there += by,
+                    StoreMode::Slow(by) => {
+                        let late = if self.rng.below(2) == 0 { &mut there } else { &mut back };
+                        *late += by;
+                    }
                 }
             }
         }

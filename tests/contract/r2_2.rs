@@ -19,6 +19,14 @@ fn pair(world: &World) -> (Child, Node, Watched) {
     (owner, node, store)
 }
 
+/// A node that renews often and whose entries, and those of routes to it, outlive the patience of
+/// `eventually`: when one goes, it is not of age.
+fn long_lived(world: &World, rid: &str) -> super::command::Setup {
+    let mut setup = world.brief(rid);
+    (setup.cache_ms, setup.follow_ms) = (Some(500_000), Some(600_000));
+    setup
+}
+
 /// Sends until the row is read once more than now.
 fn until_a_miss(node: &Node, store: &Watched, id: &str) {
     let before = store.row_reads(id);
@@ -55,7 +63,7 @@ fn a_route_carries_every_fence() {
 #[test]
 fn a_route_ends_at_its_greatest_age() {
     let world = World::new();
-    let owner = world.child(&world.setup("owner"));
+    let owner = world.child(&long_lived(&world, "owner"));
     let mut setup = world.setup("caller");
     setup.cache_ms = Some(400);
     let (node, store) = world.node(&setup);
@@ -74,9 +82,8 @@ fn a_route_ends_at_its_greatest_age() {
 #[test]
 fn a_route_ends_with_its_owners_lease() {
     let world = World::new();
-    let owner = world.child(&world.brief("owner"));
-    let mut setup = world.brief("caller");
-    (setup.cache_ms, setup.follow_ms) = (Some(60_000), Some(70_000));
+    let owner = world.child(&long_lived(&world, "owner"));
+    let mut setup = long_lived(&world, "caller");
     setup.request_ms = Some(300);
     // The link outlasts the lease, so that it is the lease that ends the route.
     setup.liveness_ms = None;
@@ -177,7 +184,9 @@ fn a_stale_answer_takes_the_entry_away() {
 #[test]
 fn all_entries_go_when_the_store_recovered() {
     let world = World::new();
-    let (owner, node, store) = pair(&world);
+    let owner = world.child(&long_lived(&world, "owner"));
+    let (node, store) = world.node(&long_lived(&world, "caller"));
+    owner.create("a");
     owner.create("b");
     for id in ["a", "b", "a", "b"] {
         node.note(id, 1).unwrap();
@@ -226,9 +235,9 @@ fn a_changed_age_governs_later_entries_only() {
 #[test]
 fn a_longer_age_lengthens_no_entry_that_stands() {
     let world = World::new();
-    let owner = world.child(&world.setup("owner"));
-    let mut setup = world.setup("caller");
-    (setup.cache_ms, setup.follow_ms) = (Some(500), Some(600_000));
+    let owner = world.child(&long_lived(&world, "owner"));
+    let mut setup = long_lived(&world, "caller");
+    setup.cache_ms = Some(500);
     let (node, store) = world.node(&setup);
     owner.create("a");
     node.note("a", 1).unwrap();
@@ -241,10 +250,8 @@ fn a_longer_age_lengthens_no_entry_that_stands() {
 #[test]
 fn a_lowered_follow_duration_shortens_entries_that_stand() {
     let world = World::new();
-    let owner = world.child(&world.setup("owner"));
-    let mut setup = world.setup("caller");
-    (setup.cache_ms, setup.follow_ms) = (Some(500_000), Some(600_000));
-    let (node, store) = world.node(&setup);
+    let owner = world.child(&long_lived(&world, "owner"));
+    let (node, store) = world.node(&long_lived(&world, "caller"));
     owner.create("a");
     node.note("a", 1).unwrap();
     node.note("a", 2).unwrap();
@@ -383,8 +390,8 @@ fn one_ids_slow_read_delays_no_other_past_its_deadline() {
 fn a_read_from_before_an_invalidation_answers_nobody_after_it() {
     let world = World::new();
     let old = world.child(&world.setup("old"));
-    let new = world.child(&world.setup("new"));
-    let (node, store) = world.node(&world.brief("caller"));
+    let new = world.child(&long_lived(&world, "new"));
+    let (node, store) = world.node(&long_lived(&world, "caller"));
     let made = old.create("a");
     new.create("b");
     node.note("b", 0).unwrap();

@@ -160,6 +160,8 @@ impl<M: Send + 'static> Client<M> {
             {
                 old.push(found.clone());
                 self.destroy(&found).await;
+                let gap = self.rng.duration((Duration::ZERO, self.stage.shape.gap));
+                self.stage.time.sleep(gap).await;
             }
             if self.rng.below(8) == 0 && !old.is_empty() {
                 // An incarnation that is gone: the one that stands must not go with it.

@@ -43,8 +43,6 @@ pub(crate) struct Outcome {
     pub(crate) hash: u128,
     pub(crate) steps: u64,
     pub(crate) history: History,
-    pub(crate) counters: Vec<(Life, homing::Counters)>,
-    pub(crate) lines: Vec<String>,
 }
 
 /// The cluster of one run.
@@ -137,7 +135,7 @@ impl Cluster {
         for (at, cores) in CORES.into_iter().enumerate() {
             let (rid, shape) = (format!("n{at}"), shape.clone());
             rids.push(rid.clone());
-            let node = world.node(move || builder(&rid, cores, &shape));
+            let node = world.node(move |_| builder(&rid, cores, &shape));
             stage.nodes.borrow_mut().insert(rids[at].clone(), node.clone());
             nodes.push(node);
         }
@@ -214,9 +212,7 @@ impl Cluster {
         let history = self.world.history().snapshot();
         let violations = judge::judge(&history, &self);
         let hash = self.world.trace_hash();
-        let counters = self.lives.iter().map(|(life, node)| (*life, node.counters())).collect();
-        let lines = self.world.trace_lines(0);
-        Outcome { violations, hash, steps: self.world.step_count(), history, counters, lines }
+        Outcome { violations, hash, steps: self.world.step_count(), history }
     }
 
     fn look_for_leftovers(&mut self, when: &str) {

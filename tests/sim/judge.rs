@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use homing::sim::{
-    CheckConfig, Ending, History, Life, ObjectIx, OpKind, Rule, Violation, at_most_once,
+    Authority, CheckConfig, Ending, History, Life, ObjectIx, OpKind, Rule, Violation, at_most_once,
     complaints, deadlines_kept, errors_have_causes, exactly_once, honest_endings, lapsed_owner,
     one_factory, one_terminal, sender_order, single_owner, stale_fences,
 };
 use homing::{Counter, ErrorKind};
 
 use super::cluster::Cluster;
-use super::stage::Facts;
+use super::stage::{AbsentEnd, Facts};
 
 /// Everything that is wrong with a run.
 pub(crate) fn judge(h: &History, cluster: &Cluster) -> Vec<Violation> {
@@ -37,7 +37,7 @@ pub(crate) fn judge(h: &History, cluster: &Cluster) -> Vec<Violation> {
         errors_have_causes(&without_hasty(h, &facts), &config),
         stale_fences(h),
         one_factory(h),
-        stale_once(h, &facts),
+        gone_once(h, &facts),
         creations(h, &facts),
         destructions(h, &facts),
         counters(h, &facts, cluster),
@@ -62,49 +62,50 @@ fn without_hasty(h: &History, facts: &Facts) -> History {
     h
 }
 
-/// A node that was told that an Actor is not at a node, after it was removed there, does not send
-/// it there again (R2.2-4), also not by what a read said that began before (R2.2-8).
-fn stale_once(h: &History, facts: &Facts) -> Vec<Violation> {
+/// A node that learned that an Actor is gone, after it was removed, does not send it there again
+/// (R2.2-4), also not by what a read said that began before (R2.2-8).
+fn gone_once(h: &History, facts: &Facts) -> Vec<Violation> {
     let mut found = Vec::new();
-    // When the Actor stood at a node, in the order of changes.
-    let changes = |object: ObjectIx| h.authorities.iter().filter(move |a| a.object == object);
-    for (at, first) in facts.stale_ends.iter().enumerate() {
-        let owner = |life: Life| format!("n{}", life.node.0) == first.rid;
-        let within: Vec<_> = changes(first.key.object)
-            .filter(|a| a.when >= first.submitted && a.when <= first.ended)
-            .collect();
-        // It was told after the removal only if nothing else happened there meanwhile.
-        let standing = changes(first.key.object).rfind(|a| a.when <= first.ended);
-        let is_there = |a: &homing::sim::Authority| a.owner.is_some_and(|(_, _, l)| owner(l));
-        if standing.is_some_and(is_there) || within.iter().any(|a| is_there(a)) {
-            continue;
-        }
-        let again = facts.stale_ends[at + 1..].iter().find(|second| {
-            second.key.object == first.key.object
-                && second.source == first.source
-                && second.rid == first.rid
-                && second.submitted > first.ended
-                && !changes(first.key.object)
-                    .any(|a| a.when > first.ended && a.when <= second.ended && is_there(a))
-        });
+    for (at, first) in facts.absent_ends.iter().enumerate() {
+        let changes: Vec<&Authority> =
+            h.authorities.iter().filter(|a| a.object == first.key.object).collect();
+        let again = facts.absent_ends[at + 1..]
+            .iter()
+            .filter(|second| second.key.object == first.key.object)
+            .filter(|second| second.source == first.source && second.submitted > first.ended)
+            .find(|second| {
+                second.rid.as_ref().is_some_and(|r| is_back(first, second, r, &changes))
+            });
         if let Some(second) = again {
             found.push(wrong(
                 Rule::Cause,
                 format!(
-                    "{} was told at {} that {:?} is not at {} (by {:?}), and sent it there again \
-                     at {} ({:?})",
+                    "{} learned at {} by {:?} that {:?} is gone, and sent {:?} to {:?} at {}",
                     first.source,
                     first.ended,
-                    h.name(first.key.object),
-                    first.rid,
                     first.key,
+                    h.name(first.key.object),
+                    second.key,
+                    second.rid,
                     second.submitted,
-                    second.key
                 ),
             ));
         }
     }
     found
+}
+
+/// Whether `second` went to node `rid` although `first` had told that nothing is there.
+fn is_back(first: &AbsentEnd, second: &AbsentEnd, rid: &str, changes: &[&Authority]) -> bool {
+    if first.rid.as_ref().is_some_and(|told| told != rid) {
+        return false;
+    }
+    let is_there = |a: &Authority| a.owner.is_some_and(|(_, _, l)| format!("n{}", l.node.0) == rid);
+    // It was told after the removal only if the object came nowhere new there meanwhile.
+    let stands = changes.iter().rfind(|a| a.when <= first.ended).is_some_and(|a| is_there(a));
+    let came =
+        changes.iter().any(|a| a.when >= first.submitted && a.when <= second.ended && is_there(a));
+    !stands && !came
 }
 
 /// One creator was told Created, and everyone who was told of an incarnation was told of one that

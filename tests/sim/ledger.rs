@@ -134,14 +134,16 @@ impl Handler<Note> for Ledger {
             Extra::Ask(target) => {
                 let asked = stage.next_key(self.sender, target);
                 stage.hasty(asked);
-                stage.history.submitted_in_turn(asked, OpKind::Request, self.life, ASK_TIMEOUT);
+                stage.history.submitted(asked, OpKind::Request, self.life, ASK_TIMEOUT);
+                stage.history.in_turn(asked);
                 let message = Note::new(asked, Extra::Nothing, 0);
                 let end = cx.actor(target)?.request(message).timeout(ASK_TIMEOUT).await;
                 stage.ended(asked, self.life, end.map(Some));
             }
             Extra::Tell(target) => {
                 let told = stage.next_key(self.sender, target);
-                stage.history.submitted_in_turn(told, OpKind::Send, self.life, ASK_TIMEOUT);
+                stage.history.submitted(told, OpKind::Send, self.life, ASK_TIMEOUT);
+                stage.history.in_turn(told);
                 cx.actor(target)?.send(Note::new(told, Extra::Nothing, 0)).detach();
             }
         }

@@ -33,6 +33,8 @@ pub(crate) struct Shape {
     pub(crate) burst: u64,
     /// Mean pause between two creations or destructions of a node.
     pub(crate) churn: Duration,
+    /// Longest time between the end of an Actor and its next creation by the same keeper.
+    pub(crate) gap: Duration,
     /// Longest run of a factory.
     pub(crate) factory: Duration,
     /// Frames in a million that arrive under fences that are not the receiver's.
@@ -60,6 +62,7 @@ impl Shape {
             pause: ms(100),
             burst: 4,
             churn: ms(3_000),
+            gap: ms(0),
             factory: ms(4),
             stale_frames: 0,
             shutdowns: false,
@@ -82,6 +85,7 @@ impl Shape {
             pause: [ms(100), ms(250)][pick(2)],
             burst: [1, 4, 8][pick(3)],
             churn: [ms(400), ms(3_000)][pick(2)],
+            gap: [ms(0), ms(300)][pick(2)],
             factory: [ms(4), ms(4), ms(300)][pick(3)],
             stale_frames: [0, 0, 10_000][pick(3)],
             shutdowns: pick(4) == 0,
@@ -105,6 +109,7 @@ impl Shape {
                 pause: ms(30),
                 burst: 2,
                 churn: ms(150),
+                gap: ms(400),
                 factory: ms(1),
                 ..drawn
             },

@@ -14,12 +14,13 @@ use homing::time::Nanos;
 use super::ledger::Done;
 use super::shape::Shape;
 
-/// A request that ended because its owner was said to be somewhere where it is not.
+/// A request whose end says that an Actor is not where it was.
 #[derive(Clone, Debug)]
-pub(crate) struct StaleEnd {
+pub(crate) struct AbsentEnd {
     pub(crate) key: OpKey,
     pub(crate) source: Life,
-    pub(crate) rid: String,
+    /// Where it was sent and is not; `None` when the Store had no owner.
+    pub(crate) rid: Option<String>,
     pub(crate) submitted: Nanos,
     pub(crate) ended: Nanos,
 }
@@ -34,7 +35,7 @@ pub(crate) struct Facts {
     /// Requests whose callers gave them up, and creations, by lifecycle.
     pub(crate) cancelled: BTreeMap<Life, u64>,
     pub(crate) creations: BTreeMap<Life, u64>,
-    pub(crate) stale_ends: Vec<StaleEnd>,
+    pub(crate) absent_ends: Vec<AbsentEnd>,
     /// Incarnations somebody was told to have created, and to exist.
     pub(crate) created: Vec<(ObjectIx, u64)>,
     pub(crate) existing: Vec<(ObjectIx, u64)>,
@@ -126,22 +127,24 @@ impl Stage {
             Ok(None) => Ending::Admitted,
             Ok(Some(done)) => Ending::Replied(done.key()),
             Err(e) => {
-                self.note_stale(key, source, &e);
+                self.note_absent(key, source, &e);
                 Ending::Failed(e.kind())
             }
         };
         self.history.ended(key, ending);
     }
 
-    fn note_stale(&self, key: OpKey, source: Life, e: &Error) {
-        let Some((before, _)) = e.text().split_once(" any more: no such object is here") else {
+    fn note_absent(&self, key: OpKey, source: Life, e: &Error) {
+        let sent = e.text().split_once(" any more: no such object is here");
+        let sent = sent.and_then(|(before, _)| before.split_once(" is not at node "));
+        let rid = sent.map(|(_, rid)| rid.to_owned());
+        if rid.is_none() && e.kind() != ErrorKind::NotFound {
             return;
-        };
-        let Some((_, rid)) = before.split_once(" is not at node ") else { return };
+        }
         let submitted = self.history.with(|h| h.operations.get(&key).map(|o| o.submitted));
         let (Some(submitted), ended) = (submitted, self.time.now()) else { return };
-        let end = StaleEnd { key, source, rid: rid.to_owned(), submitted, ended };
-        self.facts.borrow_mut().stale_ends.push(end);
+        let end = AbsentEnd { key, source, rid, submitted, ended };
+        self.facts.borrow_mut().absent_ends.push(end);
     }
 
     /// Submits one operation to the history.

@@ -70,7 +70,7 @@ pub(super) struct Creations {
     creator: Creator,
     callers: Slab<Caller>,
     /// Running factories, and what they built until it is installed.
-    factories: FixedMap<CallId, u64>,
+    factories: FixedMap<CallId, (ObjectKey, u64)>,
     built: FixedMap<CallId, (ObjectKey, Body)>,
     opening: FixedMap<CallId, usize>,
     for_generation: Vec<(ObjectKey, CallId)>,
@@ -418,7 +418,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.run_factory(env, key, call, caller, object_generation, &type_name);
             }
             Effect::StopFactory { factory: call, .. } => {
-                if let Some(cell) = self.creations.factories.remove(&call) {
+                if let Some((_, cell)) = self.creations.factories.remove(&call) {
                     self.objects.cancel_cell(cell);
                 }
             }
@@ -542,8 +542,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             rid: self.shared.settings.rid.clone(),
         };
         let future = (ty.create)(cx, request.unwrap_or_else(Payload::empty));
-        let cell = self.objects.start_factory(key, call, future);
-        self.creations.factories.insert(call, cell);
+        let cell = self.objects.start_factory(key.clone(), call, future);
+        self.creations.factories.insert(call, (key, cell));
     }
 
     /// A factory ended.
@@ -567,6 +567,22 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
         };
         self.step_creator(env, Event::FactoryEnded { key: key.clone(), call, outcome });
+    }
+
+    /// The lease stands again. Meanwhile others may have cleared the rows of creations that were
+    /// under way here: a factory that has not begun does not begin, so that it runs on one node.
+    pub(super) fn drop_unbegun_factories(&mut self, env: &mut E) {
+        let all: Vec<(CallId, u64)> =
+            self.creations.factories.iter().map(|(call, (_, cell))| (*call, *cell)).collect();
+        for (call, cell) in all {
+            if !self.objects.cancel_unbegun(cell) {
+                continue;
+            }
+            let Some((key, _)) = self.creations.factories.remove(&call) else { continue };
+            let text = format!("{key}: the node's lease lapsed before its factory began");
+            let outcome = FactoryOutcome::Failed(Error::unavailable(text));
+            self.step_creator(env, Event::FactoryEnded { key, call, outcome });
+        }
     }
 
     /// The Ready row is about to be written: from now on messages wait in the object's queue.

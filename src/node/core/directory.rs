@@ -137,7 +137,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.settle(env, operation.waiter, Err(error));
             return;
         }
-        operation.deadline = self.now + operation.timeout;
+        operation.deadline = operation.deadline.min(self.now + operation.timeout);
         let key = operation.key.clone();
         if !self.directory.fifos.contains_key(&key) {
             if let Tried::Wait(operation, wait) = self.attempt(env, operation, None) {

@@ -286,6 +286,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             tracing::warn!(rid = %self.shared.settings.rid, "the own lease has lapsed; nothing is admitted, run or answered");
             self.count(Counter::LeaseLapses, 1);
         } else if !was_alive && is_alive {
+            self.drop_unbegun_factories(env);
             self.resume_inbound(env);
             self.pump_waiting_for_lease(env);
         }

@@ -5,7 +5,7 @@
 //! ends but after the batch of turns, when the clock has been read once more and the lease still
 //! stands (R5-16): a node that was stopped in the middle keeps it back.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -87,6 +87,8 @@ pub(super) struct Objects {
     cells: Cells<CellOutput>,
     uses: FixedMap<u64, CellUse>,
     ready_cells: VecDeque<u64>,
+    /// Factories that have not begun.
+    unbegun: BTreeSet<u64>,
     outbox: Rc<Outbox>,
     waits: Slab<TurnWait>,
     answers: VecDeque<Answer>,
@@ -103,6 +105,7 @@ impl Objects {
             cells,
             uses: FixedMap::default(),
             ready_cells: VecDeque::new(),
+            unbegun: BTreeSet::new(),
             outbox: Rc::default(),
             waits: Slab::new(),
             answers: VecDeque::new(),
@@ -182,13 +185,24 @@ impl Objects {
     ) -> u64 {
         let cell = self.cells.insert(future);
         self.uses.insert(cell, CellUse::Factory { key, call });
+        self.unbegun.insert(cell);
         self.wake(cell);
         cell
+    }
+
+    /// Drops a factory that has not begun; whether it was one.
+    pub(super) fn cancel_unbegun(&mut self, cell: u64) -> bool {
+        let is_unbegun = self.unbegun.remove(&cell);
+        if is_unbegun {
+            self.cancel_cell(cell);
+        }
+        is_unbegun
     }
 
     /// Drops a cell before its end.
     pub(super) fn cancel_cell(&mut self, cell: u64) {
         self.uses.remove(&cell);
+        self.unbegun.remove(&cell);
         self.cells.cancel(cell);
     }
 
@@ -301,6 +315,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     fn poll_cell(&mut self, env: &mut E, cell: u64) {
+        self.objects.unbegun.remove(&cell);
         let polled = self.objects.cells.poll(cell);
         if matches!(polled, Polled::Gone) {
             return;
@@ -478,7 +493,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 },
                 waiter,
                 timeout,
-                deadline: Nanos::MAX,
+                // Counted from here, also when the lease lapses before it is let out.
+                deadline: self.now + timeout,
                 ticket: 0,
                 source: source.clone(),
             });
