@@ -161,7 +161,10 @@ impl<'h> Causes<'h> {
         Parties { source: operation.source, owners }
     }
 
-    fn removed_within(&self, object: ObjectIx, from: Nanos, to: Nanos) -> bool {
+    /// Whether the object went away while the operation was under way, or so lately that it may
+    /// have gone by a route cached before (R2.6-3).
+    fn removed_lately(&self, object: ObjectIx, from: Nanos, to: Nanos) -> bool {
+        let from = from.minus(self.config.flight.max(self.config.route_age));
         self.h.removals.iter().any(|&(o, at)| o == object && at >= from && at <= to)
     }
 
@@ -180,7 +183,7 @@ impl<'h> Causes<'h> {
         let from = operation.submitted;
         let to = from + self.config.flight;
         let parties = self.parties(key, operation, to);
-        self.removed_within(key.object, from.minus(self.config.flight), to)
+        self.removed_lately(key.object, from, to)
             || self.arrived_stale(key)
             || Self::lives(&parties).any(|life| {
                 self.timeline.died_by(life, to) || self.timeline.lapsed_within(life, from, to)
@@ -201,8 +204,7 @@ impl<'h> Causes<'h> {
         let from = operation.submitted;
         let parties = self.parties(key, operation, ended);
         let reaches = |t: &Trouble| t.from <= ended && t.to + self.config.grace >= from;
-        let removal = self.config.flight.max(self.config.route_age);
-        self.removed_within(key.object, from.minus(removal), ended)
+        self.removed_lately(key.object, from, ended)
             || self.arrived_stale(key)
             || self.timeline.stood(key.object, from, ended) == Some(false)
             || Self::lives(&parties).any(|life| {

@@ -158,14 +158,16 @@ pub fn at_most_once(h: &History) -> Vec<Violation> {
     found
 }
 
-/// One sender's operations to one object are executed in the order of submission, with gaps where
-/// some were not executed.
+/// One sender's operations to one incarnation are executed in the order of submission, with gaps
+/// where some were not executed. Nothing is promised between incarnations: a message that is late
+/// on its way to where the object was may meet the next one there (R2.6-1).
 #[must_use]
 pub fn sender_order(h: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut last: BTreeMap<_, &Execution> = BTreeMap::new();
     for run in in_time(h) {
-        match last.get(&(run.key.sender, run.key.object)) {
+        let order = (run.key.sender, run.key.object, run.generation);
+        match last.get(&order) {
             Some(before) if run.key.seq < before.key.seq => found.push(Violation::new(
                 Rule::SenderOrder,
                 format!(
@@ -179,7 +181,7 @@ pub fn sender_order(h: &History) -> Vec<Violation> {
                 ),
             )),
             _ => {
-                last.insert((run.key.sender, run.key.object), run);
+                last.insert(order, run);
             }
         }
     }
