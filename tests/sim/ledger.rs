@@ -148,7 +148,8 @@ impl Handler<Note> for Ledger {
             }
         }
         stage.history.finish(execution);
-        let padding = if note.padding.len() % 3 == 0 { note.padding } else { String::new() };
+        let padding =
+            if note.padding.len().is_multiple_of(3) { note.padding } else { String::new() };
         Ok(Done { sender: note.sender, object: note.object, seq: note.seq, padding })
     }
 }

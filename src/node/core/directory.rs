@@ -706,27 +706,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
         Tried::Done
     }
 
-    /// See [`Planted::ResubmitAfterLinkLoss`].
-    pub(super) fn resubmit_planted(&mut self, env: &mut E, lost: LinkId) {
-        for (link, key, payload) in std::mem::take(&mut self.planted_resubmit) {
-            if link != lost {
-                self.planted_resubmit.push((link, key, payload));
-                continue;
-            }
-            let metadata = crate::object::Metadata::default();
-            let operation = Operation {
-                key,
-                body: OpBody::Message { payload, metadata, is_request: false },
-                waiter: Waiter::Nobody,
-                timeout: self.shared.settings.send_timeout,
-                deadline: Nanos::MAX,
-                ticket: 0,
-                source: None,
-            };
-            self.accept(env, operation);
-        }
-    }
-
     fn new_operation_id(&self, env: &mut E) -> OperationId {
         loop {
             let value = u128::from(env.random()) << 64 | u128::from(env.random());

@@ -10,6 +10,7 @@ mod directory;
 mod inbound;
 mod links;
 mod objects;
+mod planted;
 mod shutdown;
 mod store_calls;
 
