@@ -57,8 +57,8 @@ impl LeaseCell {
 }
 
 /// An atomic word as the seqlock of `shm` uses it: the only loads and stores it makes, under the
-/// names of what they order. It is implemented for the word of `std`, and under `--cfg loom` for
-/// that of the model checker, from one text.
+/// names of what they order. It is implemented for the word of `std`, and with the feature `loom`
+/// for that of the model checker, from one text.
 pub trait Word {
     /// Reads; orders nothing. This is the only load that is sound on a read-only mapping.
     fn load_relaxed(&self) -> u64;
@@ -103,5 +103,5 @@ macro_rules! word {
 }
 
 word!(AtomicU64, std::sync::atomic::fence);
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 word!(loom::sync::atomic::AtomicU64, loom::sync::atomic::fence);
