@@ -318,7 +318,9 @@ fn check_section(
         return Err("has a reserved word that is not zero".to_owned());
     }
     let offset = section.offset_bytes;
-    if offset % SHARD_ALIGN_BYTES != 0 || section.shard_bytes % SHARD_ALIGN_BYTES != 0 {
+    if !offset.is_multiple_of(SHARD_ALIGN_BYTES)
+        || !section.shard_bytes.is_multiple_of(SHARD_ALIGN_BYTES)
+    {
         return Err(format!("is not aligned: {offset}, {}", section.shard_bytes));
     }
     if u64::from(section.items_per_shard) * u64::from(section.item_bytes) > section.shard_bytes {

@@ -66,8 +66,9 @@ impl RegionSizes {
     /// ```
     #[must_use]
     pub fn of_node(core_count: u16, routes: usize) -> Self {
-        let most = (1 << 31) / ROUTE_CACHE_WAYS;
-        let sets = (routes / usize::from(core_count.max(1)) / ROUTE_CACHE_WAYS).clamp(1, most);
+        let most = (1 << 31) / ROUTE_CACHE_WAYS; // as many as a section can count
+        let routes = routes.div_ceil(usize::from(core_count.max(1)));
+        let sets = (routes / ROUTE_CACHE_WAYS).clamp(1, most);
         let routes_per_core = ((1 << sets.ilog2()) * ROUTE_CACHE_WAYS) as u32;
         Self {
             core_count,

@@ -38,7 +38,7 @@ fn be_a_node(dir: &str) {
 
 fn state_of(pid: i32) -> Option<u8> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(text[text.rfind(')')? + 2..].as_bytes()[0])
+    Some(text.as_bytes()[text.rfind(')')? + 2])
 }
 
 /// Another process's routes are read while it lives, stopped or not, and cannot be changed.

@@ -80,7 +80,7 @@ fn killed_inside_of_a_write() {
         let (n, path) = part.split_once(' ').unwrap();
         let n: usize = n.parse().unwrap();
         let mut region = Region::adopt(Path::new(path)).unwrap();
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             // Torn in a way that would show: half of the words are of another route.
             let mut shard = region.take_shard(0).unwrap();
             let values = vec![u64::MAX; n / 2 % HotRoute::WORDS];
@@ -110,7 +110,7 @@ fn killed_inside_of_a_write() {
     let last = (SIZES.routes_per_core as usize - 1) * HotRoute::WORDS;
     for n in 1..2 * HotRoute::WORDS {
         let mut writer = Other::start(&format!("{n} {}", path.display()));
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             assert!(!writer.wait().success());
             assert_eq!(hot.load(last) & 1, 1, "it died inside");
             for id in &ids {

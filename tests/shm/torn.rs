@@ -59,14 +59,14 @@ fn no_read_is_torn() {
             changes += u64::from(n != last);
             last = n;
         }
-        if done % 64 == 0 {
+        if done.is_multiple_of(64) {
             inspected += u64::from(check_slot(&reader, &ids, turn / 64 % reader.slots()));
             let seen = reader.lookup(ObjectKind::Actor, &ids[turn / 64 % ids.len()], NOW);
             seen.iter().for_each(|seen| {
                 check(seen);
             });
         }
-        if done % (1 << 20) == 0 {
+        if done.is_multiple_of(1 << 20) {
             assert!(!writer.has_ended(), "the writer ended");
         }
         done += 1;

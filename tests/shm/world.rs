@@ -98,7 +98,7 @@ pub(crate) fn write_for_ever(mut cache: SharedRouteCache, first: u64) -> ! {
         cache.see_node(owner(generation));
         let id = &ids[(n % ids.len() as u64) as usize];
         cache.insert(route(id, generation, n), NOW);
-        if n % 7 == 0 {
+        if n.is_multiple_of(7) {
             cache.remove(&key(&ids[(n / 7 % ids.len() as u64) as usize]));
         }
     }

@@ -279,7 +279,7 @@ fn owner_of(tenure: u64) -> (usize, u64) {
 }
 
 fn id_of(n: u8) -> String {
-    if n % 3 == 0 { format!("{n:0>70}") } else { format!("o{n}") }
+    if n.is_multiple_of(3) { format!("{n:0>70}") } else { format!("o{n}") }
 }
 
 #[derive(Clone, Debug)]
