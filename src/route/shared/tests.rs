@@ -439,6 +439,10 @@ impl Three {
             Step::Lookup { id } => {
                 let key = key(&id_of(id));
                 assert_eq!(self.shared.lookup(&key, now), self.local.lookup(&key, now).cloned());
+                // What is found to have ended is gone, whatever is renewed or raised later.
+                if self.plain.get(id, now).is_none() {
+                    self.plain.routes.remove(&id);
+                }
             }
             Step::Clear => {
                 self.local.clear();
