@@ -475,7 +475,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Some(route) => route,
             None => match self.routes.lookup(&operation.key, self.now) {
                 Some(route) => {
-                    let route = route.clone();
                     self.count(Counter::CacheHits, 1);
                     route
                 }
