@@ -29,6 +29,7 @@ use crate::error::Result;
 use crate::ids::{ActorId, MeshName, NodeGeneration, NodeRid, ObjectKey, OwnerLeaseGeneration};
 use crate::object::Registry;
 use crate::route::RouteLifetimes;
+use crate::shm::{Region, Shard};
 use crate::store::records::OwnerGuard;
 use counters::CoreCounters;
 use operation::Mail;
@@ -42,7 +43,7 @@ pub(crate) mod simulated {
     pub(crate) use super::oneshot::{Taken, oneshot};
     #[allow(unreachable_pub)] // the name a simulated world carries
     pub use super::operation::Mail;
-    pub(crate) use super::start::{parts, report_mail};
+    pub(crate) use super::start::{parts, region, report_mail};
     pub(crate) use super::{End, Shared};
 }
 
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) poster: Arc<dyn Post<Mail>>,
     pub(crate) counters: Vec<CoreCounters>,
+    /// What other processes see of the node.
+    region: Mutex<Region>,
     /// The two durations in force (R0-7).
     lifetimes: Mutex<RouteLifetimes>,
     closes: Mutex<BTreeMap<&'static str, u64>>,
@@ -74,6 +77,7 @@ impl Shared {
         identity: Identity,
         registry: Registry,
         poster: Arc<dyn Post<Mail>>,
+        region: Region,
     ) -> Self {
         let counters = (0..settings.cores).map(|_| CoreCounters::default()).collect();
         let lifetimes = Mutex::new(settings.lifetimes);
@@ -83,10 +87,20 @@ impl Shared {
             registry,
             poster,
             counters,
+            region: Mutex::new(region),
             lifetimes,
             closes: Mutex::default(),
             tickets: AtomicU64::new(1),
         }
+    }
+
+    /// The right to write a core's part of the region.
+    ///
+    /// # Panics
+    /// When it was taken before: each core is made once.
+    pub(crate) fn take_shard(&self, core: u16) -> Shard {
+        let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
+        region.take_shard(core).expect("each core is made once")
     }
 
     pub(crate) fn actor_key(&self, id: &ActorId) -> ObjectKey {

@@ -488,7 +488,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Some(route) => route,
             None => match self.routes.lookup(&operation.key, self.now) {
                 Some(route) => {
-                    let route = route.clone();
                     self.count(Counter::CacheHits, 1);
                     route
                 }
@@ -640,7 +639,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let key = &operation.key;
         let why = format!("{key}: its owner {owner} is not connected: {text}");
         // The next call asks the Store who owns it now.
-        if let Some(route) = self.routes.lookup(key, self.now).cloned() {
+        if let Some(route) = self.routes.lookup(key, self.now) {
             self.forget_route(env, key, &route);
         }
         self.settle(env, operation.waiter, Err(Error::unavailable(why)));
