@@ -251,8 +251,7 @@ impl RegionView {
     pub fn counters(&self) -> Vec<CounterReading> {
         let Some(labels) = self.words(SectionKind::CounterLabels, 0) else { return Vec::new() };
         let cores = 0..self.map.core_count();
-        let values: Vec<ReadWords> =
-            cores.filter_map(|core| self.counter_values(core)).collect();
+        let values: Vec<ReadWords> = cores.filter_map(|core| self.counter_values(core)).collect();
         let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or(b"?")).into();
         (0..self.map.items(SectionKind::CounterLabels))
             .map(|index| {

@@ -2,9 +2,7 @@
 //! What a look-up of the home core answers: numbers, without the names.
 
 use super::super::{NodeEntry, NodeSlot, Route};
-use crate::ids::{
-    AuthorityOwnerGeneration, ObjectGeneration, ObjectKey, RouteFence, StoreVersion,
-};
+use crate::ids::{AuthorityOwnerGeneration, ObjectGeneration, ObjectKey, RouteFence, StoreVersion};
 
 /// A usable route, as the home core's look-up found it. Numbers only, so that finding it touches
 /// no reference count; [`SharedRouteCache::whole`](super::SharedRouteCache::whole) adds the names.
