@@ -56,6 +56,13 @@ use word;
 const SET_WORDS: usize = ROUTE_CACHE_WAYS * HotRoute::WORDS;
 
 /// The positive route cache of one core, in shared memory. See the module's head.
+///
+/// ```
+/// use homing::route::{RouteLifetimes, SharedRouteCache};
+/// let cache = SharedRouteCache::private(64, RouteLifetimes::default())?;
+/// assert_eq!((cache.capacity(), cache.len()), (64, 0));
+/// # Ok::<(), homing::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct SharedRouteCache {
     hot: WriteWords,

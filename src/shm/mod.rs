@@ -192,6 +192,15 @@ impl ReadWords {
 }
 
 /// `N` words that lie one behind the other, whose place was checked once. Relaxed loads only.
+///
+/// ```
+/// # fn show(view: &homing::shm::RegionView) {
+/// // Two words of the first core's shard head, without a check between them.
+/// let head = view.shard(0).expect("a region has a core").head;
+/// let words = head.run::<2>(0);
+/// println!("{} {}", words.load(0), words.load(1));
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Run<'a, const N: usize>(&'a [AtomicU64; N]);
 

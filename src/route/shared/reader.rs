@@ -167,6 +167,16 @@ fn seen(core: u16, row: u32, route: &RouteWords, node: &NodeWords) -> Option<See
 }
 
 /// Looks routes up in a region. Each thread has its own.
+///
+/// ```
+/// # fn show(view: &homing::shm::RegionView, now: homing::time::Nanos) {
+/// use homing::{ids::ObjectKind, route::RouteReader};
+/// let mut reader = RouteReader::new(view);
+/// if let Some(seen) = reader.lookup(ObjectKind::Actor, "counter-42", now) {
+///     println!("version {} at {:?}", seen.store_version, reader.fence(&seen));
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RouteReader {
     shards: Vec<ShardView>,
