@@ -4,8 +4,9 @@
 /// The versions of the named crates, as they are locked.
 pub(crate) fn versions(names: &[&str]) -> String {
     let lock = include_str!("../../Cargo.lock");
+    // The last of them, where others of its dependents have an older one.
     let version = |name: &&str| {
-        let (_, rest) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+        let (_, rest) = lock.rsplit_once(&format!("name = \"{name}\"\nversion = \""))?;
         Some(format!("{name} {}", rest.split('"').next()?))
     };
     names

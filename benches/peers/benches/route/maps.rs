@@ -246,7 +246,7 @@ impl Concurrent for SccIndex {
 
     fn put(&self, id: &str, entry: Entry) {
         match self.entry_sync(hash_of(id)) {
-            scc::hash_index::Entry::Occupied(old) => old.update(entry),
+            scc::hash_index::Entry::Occupied(mut old) => old.update(entry),
             scc::hash_index::Entry::Vacant(none) => drop(none.insert_entry(entry)),
         }
     }
@@ -259,7 +259,7 @@ impl Concurrent for Moka {
     const NAME: &'static str = "moka with a time to live";
 
     fn make(capacity: usize) -> Self {
-        Self::builder()
+        moka::sync::Cache::builder()
             .max_capacity(2 * capacity as u64)
             .initial_capacity(capacity)
             .time_to_live(Duration::from_secs(3_600))

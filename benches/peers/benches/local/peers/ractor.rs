@@ -19,8 +19,6 @@ pub(crate) enum Message {
     Take(RpcReplyPort<Taken>),
 }
 
-impl ractor::Message for Message {}
-
 impl Actor for Target {
     type Msg = Message;
     type State = Kept;

@@ -1,5 +1,9 @@
 #![forbid(unsafe_code)]
 //! xtra: a mailbox without a bound; spinning, its loop is polled by hand, without a runtime.
+//!
+//! Its mailbox is a heap: messages of one priority are handled in no particular order. One-way
+//! messages have a higher priority than requests here, so that an answer tells that all before it
+//! have been handled, as it does everywhere else.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +32,7 @@ impl Handler<Ping> for Target {
     type Return = Ping;
 
     async fn handle(&mut self, ping: Ping, _: &mut Context<Self>) -> Ping {
-        self.0.handle(&ping)
+        self.0.handle_in_any_order(&ping)
     }
 }
 
@@ -43,7 +47,8 @@ impl Handler<Take> for Target {
 impl Address for xtra::Address<Target> {
     fn tell(&self, ping: Ping) {
         // It is in the mailbox at the first poll, as that has no bound.
-        let sent = pin!(self.send(ping).detach()).poll(&mut TaskContext::from_waker(Waker::noop()));
+        let sent = pin!(self.send(ping).priority(1).detach())
+            .poll(&mut TaskContext::from_waker(Waker::noop()));
         assert!(sent.is_ready(), "a mailbox without a bound is never full");
     }
 
@@ -58,6 +63,7 @@ impl Address for xtra::Address<Target> {
 
 impl Peer for Xtra {
     type Address = xtra::Address<Target>;
+    const KEEPS_ORDER: bool = false;
 
     async fn start() -> Self::Address {
         let (address, mailbox) = Mailbox::unbounded();
