@@ -76,24 +76,29 @@ pub trait Word {
 macro_rules! word {
     ($atomic:ty, $fence:path) => {
         impl Word for $atomic {
+            #[inline(always)]
             fn load_relaxed(&self) -> u64 {
                 self.load(Ordering::Relaxed)
             }
 
+            #[inline(always)]
             fn store_relaxed(&self, value: u64) {
                 self.store(value, Ordering::Relaxed);
             }
 
+            #[inline(always)]
             fn store_release(&self, value: u64) {
                 // SYNC: pairs with `fence_acquire` after a relaxed load of this word.
                 self.store(value, Ordering::Release);
             }
 
+            #[inline(always)]
             fn fence_acquire() {
                 // SYNC: pairs with `store_release` and with `fence_release`.
                 $fence(Ordering::Acquire);
             }
 
+            #[inline(always)]
             fn fence_release() {
                 // SYNC: pairs with `fence_acquire` of whoever read a word written after this.
                 $fence(Ordering::Release);

@@ -159,7 +159,7 @@ fn a_small_region_is_byte_for_byte_what_it_was() {
     assert!(cache.lookup(&known, Nanos(0x50)).is_some());
     assert!(cache.lookup(&unknown, Nanos(0x50)).is_none());
     cache.beat(Nanos(0x51));
-    let mut block = region.take_counters(0).unwrap();
+    let block = region.take_counters(0).unwrap();
     block.add(0, 0x301);
     block.set(1, 0x302);
     let map = region.map().clone();

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! The seqlock under the model checker: every interleaving, and every value a relaxed load may see.
 //!
-//! `cargo test --features loom --test loom_seqlock`
+//! `./tools/test loom`, or `cargo test --features loom --test loom_seqlock`
 //!
 //! Each mistake is the sound protocol with one step left out. A test of a mistake passes when the
 //! model finds a torn item, so the model is known to look where the steps matter.

@@ -115,37 +115,40 @@ shared_structs! {
         32 reserved: [u64; 4],
     }
 
-    /// What one core says about its shard. Each word stands for itself.
-    ShardHead: 128 bytes, align 128 {
+    /// What one core says about its shard. Each word stands for itself. What every look-up reads
+    /// and hardly anything changes lies apart from what the core writes all the time.
+    ShardHead: 256 bytes, align 128 {
         /// The longest life a route that stands can have: `inserted_at` is not needed to judge a
         /// route whose owner's follow duration (less the gap) is longer.
         0 longest_life_ns: u64,
-        /// Routes that stand.
-        8 route_count: u64,
         /// `route_cache_max_age` in force.
-        16 max_age_ns: u64,
+        8 max_age_ns: u64,
         /// `message_follow_duration` in force.
-        24 follow_duration_ns: u64,
-        /// Look-ups answered by an entry.
-        32 hits: u64,
-        /// Look-ups that found nothing usable.
-        40 misses: u64,
-        /// Entries set.
-        48 inserts: u64,
-        /// Insertions refused.
-        56 refused: u64,
-        /// Entries given up for another id of the same set.
-        64 evictions: u64,
-        /// Entries removed.
-        72 removals: u64,
-        /// Arena blocks in use.
-        80 arena_blocks_used: u64,
-        /// Nodes known to the core.
-        88 node_count: u64,
-        /// When the core's loop came round last, in nanoseconds since boot.
-        96 heartbeat_ns: u64,
+        16 follow_duration_ns: u64,
         /// Zero.
-        104 reserved: [u64; 3],
+        24 reserved_of_settings: [u64; 13],
+        /// Routes that stand.
+        128 route_count: u64,
+        /// Look-ups answered by an entry.
+        136 hits: u64,
+        /// Look-ups that found nothing usable.
+        144 misses: u64,
+        /// Entries set.
+        152 inserts: u64,
+        /// Insertions refused.
+        160 refused: u64,
+        /// Entries given up for another id of the same set.
+        168 evictions: u64,
+        /// Entries removed.
+        176 removals: u64,
+        /// Arena blocks in use.
+        184 arena_blocks_used: u64,
+        /// Nodes known to the core.
+        192 node_count: u64,
+        /// When the core's loop came round last, in nanoseconds since boot.
+        200 heartbeat_ns: u64,
+        /// Zero.
+        208 reserved_of_counts: [u64; 6],
     }
 
     /// What a message needs of a cached route: one cache line.

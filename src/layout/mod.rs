@@ -19,6 +19,7 @@
 //! HotRoute    0 seq │ 8 hash low │ 16 hash high │ 24 node (24 bit row, 40 bit stamp)
 //!            32 object generation │ 40 authority owner generation │ 48 store version
 //!            56 expires at
+//!            set: low bits of hash high; first way: its top two bits
 //! ColdRoute   0 inserted at │ 8 kind, id length, arena block │ 16 first 48 bytes of the id
 //! HotNode     0 seq │ 8 stamp │ 16 node generation │ 24 lease generation
 //!            32 admission deadline │ 40 follow duration │ 48 key id (low, high)
@@ -39,6 +40,8 @@ pub use items::{
     ColdNode, ColdRoute, CounterLabel, HotNode, HotRoute, IdBlock, RegionHeader, Section, ShardHead,
 };
 pub use plan::{Refusal, RegionMap, RegionSizes, check_header};
+
+use crate::limits::ROUTE_CACHE_WAYS;
 
 /// The first word of every region: `HOMINGSM` in memory.
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"HOMINGSM");
@@ -177,6 +180,8 @@ pub const LAYOUT_HASH: u64 = {
     hash = hash_word(hash, HEADER_BYTES);
     hash = hash_word(hash, SHARD_ALIGN_BYTES);
     hash = hash_word(hash, NODE_ROW_BITS as u64);
+    hash = hash_word(hash, ROUTE_CACHE_WAYS as u64);
+    hash = hash_bytes(hash, ROUTE_SEARCH.as_bytes());
     let mut at = 0;
     while at < SectionKind::ALL.len() {
         hash = hash_word(hash, SectionKind::ALL[at] as u64);
@@ -223,6 +228,34 @@ const fn hash_bytes(mut hash: u64, bytes: &[u8]) -> u64 {
 
 const fn hash_word(hash: u64, word: u64) -> u64 {
     hash_bytes(hash, &word.to_le_bytes())
+}
+
+/// How [`set_of`] and [`ways_of`] find a route: another way to seek is another layout.
+const ROUTE_SEARCH: &str = "set: low bits of hash high; ways: its top two bits xor 0, 1, 2, 3";
+
+const _: () = assert!(ROUTE_CACHE_WAYS == 4);
+
+/// The set of a shard of `sets` sets (a power of two) in which an object's route may be.
+#[must_use]
+#[inline]
+pub const fn set_of(hash_high: u64, sets: usize) -> usize {
+    hash_high as usize & (sets - 1)
+}
+
+/// The ways of that set in the order in which they are looked into and filled. Each object has a
+/// first way of its own, so that in a set that is not full most routes are found in the first
+/// line that is touched.
+///
+/// ```
+/// use homing::layout::ways_of;
+/// assert_eq!(ways_of(0), [0, 1, 2, 3]);
+/// assert_eq!(ways_of(u64::MAX), [3, 2, 1, 0]);
+/// ```
+#[must_use]
+#[inline]
+pub const fn ways_of(hash_high: u64) -> [usize; ROUTE_CACHE_WAYS] {
+    let first = (hash_high >> 62) as usize;
+    [first, first ^ 1, first ^ 2, first ^ 3]
 }
 
 /// Bits of `HotRoute::node` that name the row.

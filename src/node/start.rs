@@ -132,7 +132,7 @@ pub(crate) fn region(
             created_at,
         },
         sizes: RegionSizes::of_node(settings.cores, settings.route_cache_capacity),
-        counters: Vec::new(),
+        counters: super::counters::specs(),
     };
     Ok(Region::create(&spec, place, &mut |_| ())?)
 }

@@ -17,7 +17,9 @@ mod shared;
 
 pub use cache::{CacheCounters, InsertOutcome, RouteCache, RouteLifetimes};
 pub use nodes::{NodeEntry, NodeSlot, NodeTable, Sighting};
-pub use shared::{InspectedRoute, NodesMut, RouteReader, SeenNode, SeenRoute, SharedRouteCache};
+pub use shared::{
+    FoundRoute, InspectedRoute, NodesMut, RouteReader, SeenNode, SeenRoute, SharedRouteCache,
+};
 
 use crate::error::Error;
 use crate::ids::{

@@ -119,6 +119,7 @@ impl NodeTable {
 
     /// The entry a slot named; `None` once it was replaced or removed. O(1).
     #[must_use]
+    #[inline]
     pub fn at(&self, slot: NodeSlot) -> Option<&NodeEntry> {
         match self.slots.get(slot.index as usize) {
             Some(Some((stamp, entry))) if *stamp == slot.stamp => Some(entry),

@@ -15,12 +15,14 @@
 //! writes what readers need of it into the rows of the region. A node beyond the last row is known
 //! to the home core as any other; readers miss its routes.
 
+mod found;
 mod nodes;
 mod reader;
 
 use std::mem::offset_of;
 use std::time::Duration;
 
+pub use found::FoundRoute;
 pub use nodes::NodesMut;
 pub use reader::{InspectedRoute, RouteReader, SeenNode, SeenRoute};
 
@@ -36,7 +38,7 @@ use crate::ids::{
 };
 use crate::layout::{
     ColdRoute, HotRoute, INLINE_ID_BYTES, IdBlock, NO_BLOCK, RegionSizes, ShardHead, WORD_BYTES,
-    pack_node, unpack_node,
+    pack_node, set_of, unpack_node, ways_of,
 };
 use crate::limits::{CACHE_FOLLOW_GAP, ROUTE_CACHE_WAYS};
 use crate::shm::{Place, ProcessIdentity, Region, RegionIdentity, RegionSpec, Shard, WriteWords};
@@ -50,6 +52,9 @@ macro_rules! word {
 }
 use word;
 
+/// Words of one set.
+const SET_WORDS: usize = ROUTE_CACHE_WAYS * HotRoute::WORDS;
+
 /// The positive route cache of one core, in shared memory. See the module's head.
 #[derive(Debug)]
 pub struct SharedRouteCache {
@@ -61,8 +66,8 @@ pub struct SharedRouteCache {
     nodes: NodeTable,
     lifetimes: RouteLifetimes,
     /// No route that stands has a longer life than this.
-    longest_life_ns: u64,
-    set_mask: usize,
+    longest_life: Duration,
+    sets: usize,
     free_blocks: Vec<u32>,
     len: usize,
 }
@@ -97,7 +102,7 @@ impl SharedRouteCache {
         let slots = shard.route_hot.len() / HotRoute::WORDS;
         let blocks = shard.id_arena.len() / IdBlock::WORDS;
         let mut cache = Self {
-            set_mask: (slots / ROUTE_CACHE_WAYS).max(1) - 1,
+            sets: slots / ROUTE_CACHE_WAYS,
             hot: shard.route_hot,
             cold: shard.route_cold,
             arena: shard.id_arena,
@@ -105,7 +110,7 @@ impl SharedRouteCache {
             rows: NodeRows::new(shard.node_hot, shard.node_cold),
             nodes: NodeTable::new(),
             lifetimes,
-            longest_life_ns: 0,
+            longest_life: Duration::ZERO,
             free_blocks: (0..blocks as u32).rev().collect(),
             len: 0,
         };
@@ -132,7 +137,7 @@ impl SharedRouteCache {
     /// Routes it can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        (self.set_mask + 1) * ROUTE_CACHE_WAYS
+        self.sets * ROUTE_CACHE_WAYS
     }
 
     /// Entries that stand, usable or not.
@@ -195,31 +200,51 @@ impl SharedRouteCache {
     }
 
     /// The route of an id, while both its deadlines hold (R2.2-2). Counts a hit or a miss; an
-    /// entry that has ended is removed. At most four comparisons, no allocation: names are shared
-    /// with `key` and with the node table.
+    /// entry that has ended is removed. A hit touches one cache line of the routes as a rule, four
+    /// at most, and the owner's entry in the node table; no allocation, no reference count.
+    #[inline]
+    pub fn find(&mut self, key: &ObjectKey, now: Nanos) -> Option<FoundRoute> {
+        let slot = self.slot_of(key.object_hash());
+        match slot.and_then(|slot| self.usable(slot, now)) {
+            Some((found, _)) => {
+                self.head.add(word!(ShardHead.hits), 1);
+                Some(found)
+            }
+            None => {
+                self.miss(slot);
+                None
+            }
+        }
+    }
+
+    /// As [`SharedRouteCache::find`], with the names, which are shared with `key` and with the
+    /// node table: three reference counts, no allocation.
     pub fn lookup(&mut self, key: &ObjectKey, now: Nanos) -> Option<Route> {
-        let hash = key.object_hash();
-        let Some(slot) = self.slot_of(hash) else {
-            self.head.add(word!(ShardHead.misses), 1);
-            return None;
-        };
-        let hot = self.hot_at(slot);
-        let Some(route) = self.usable(slot, &hot, now).and_then(|node| route(key, &hot, node))
-        else {
-            self.head.add(word!(ShardHead.misses), 1);
-            self.remove_at(slot);
-            return None;
-        };
-        self.head.add(word!(ShardHead.hits), 1);
-        Some(route)
+        let found = self.find(key, now)?;
+        self.whole(key, &found)
+    }
+
+    /// The route that was found, with the names; `None` when its owner's lifecycle is not known
+    /// any more.
+    #[must_use]
+    pub fn whole(&self, key: &ObjectKey, found: &FoundRoute) -> Option<Route> {
+        self.nodes.at(found.owner).map(|node| found.at(key, node))
     }
 
     /// As [`SharedRouteCache::lookup`], without counting or removing.
     #[must_use]
     pub fn peek(&self, key: &ObjectKey, now: Nanos) -> Option<Route> {
-        let slot = self.slot_of(key.object_hash())?;
-        let hot = self.hot_at(slot);
-        route(key, &hot, self.usable(slot, &hot, now)?)
+        let (found, node) = self.usable(self.slot_of(key.object_hash())?, now)?;
+        Some(found.at(key, node))
+    }
+
+    /// Counts a miss; the entry that was found and has ended goes.
+    #[cold]
+    fn miss(&mut self, ended: Option<usize>) {
+        self.head.add(word!(ShardHead.misses), 1);
+        if let Some(slot) = ended {
+            self.remove_at(slot);
+        }
     }
 
     /// Keeps a route that was just read. The owner must be in the node table already, under the
@@ -276,20 +301,19 @@ impl SharedRouteCache {
 
     /// A slot for an id that has none: an empty one of its set, else the one to give up.
     fn slot_for(&mut self, hash: ObjectHash, now: Nanos) -> usize {
-        let ways = self.ways_of(hash);
-        if let Some(empty) = ways.clone().find(|slot| self.is_empty_at(*slot)) {
+        let first = set_of(hash.high(), self.sets) * ROUTE_CACHE_WAYS;
+        let slots = ways_of(hash.high()).map(|way| first + way);
+        if let Some(empty) = slots.into_iter().find(|slot| self.is_empty_at(*slot)) {
             self.set_len(self.len + 1);
             return empty;
         }
         self.head.add(word!(ShardHead.evictions), 1);
         // One that cannot be used, else the one that ends first.
         let rank = |slot: &usize| {
-            let hot = self.hot_at(*slot);
-            let usable = self.usable(*slot, &hot, now).is_some();
-            (usable, hot.expires_at_ns, self.inserted_at(*slot))
+            let usable = self.usable(*slot, now).is_some();
+            (usable, self.hot_at(*slot).expires_at_ns, self.inserted_at(*slot))
         };
-        let start = ways.start;
-        ways.min_by_key(rank).unwrap_or(start)
+        slots.into_iter().min_by_key(rank).unwrap_or(first)
     }
 
     /// A follow notice named `fence` as the route it relayed from: drops the entry only when it is
@@ -394,27 +418,26 @@ impl SharedRouteCache {
     /// Shows the durations to readers. `longest_life_ns` comes before any entry that needs it and
     /// never falls, so that whoever sees the entry sees it.
     fn show_lifetimes(&mut self) {
-        let max_age_ns = duration_ns(self.lifetimes.max_age);
-        self.longest_life_ns = self.longest_life_ns.max(max_age_ns);
-        self.head.store(word!(ShardHead.longest_life_ns), self.longest_life_ns);
-        self.head.store(word!(ShardHead.max_age_ns), max_age_ns);
+        self.longest_life = self.longest_life.max(self.lifetimes.max_age);
+        self.head.store(word!(ShardHead.longest_life_ns), duration_ns(self.longest_life));
+        self.head.store(word!(ShardHead.max_age_ns), duration_ns(self.lifetimes.max_age));
         let follow_ns = duration_ns(self.lifetimes.follow_duration);
         self.head.store(word!(ShardHead.follow_duration_ns), follow_ns);
     }
 
-    fn ways_of(&self, hash: ObjectHash) -> std::ops::Range<usize> {
-        let first = (hash.high() as usize & self.set_mask) * ROUTE_CACHE_WAYS;
-        first..first + ROUTE_CACHE_WAYS
-    }
-
+    /// The slot of an object's route, usable or not. The home core alone writes, so it needs no
+    /// seq to read.
     #[inline]
     fn slot_of(&self, hash: ObjectHash) -> Option<usize> {
-        self.ways_of(hash).find(|slot| {
-            let at = slot * HotRoute::WORDS;
-            self.hot.load(at + word!(HotRoute.hash_high)) == hash.high()
-                && self.hot.load(at + word!(HotRoute.hash_low)) == hash.low()
-                && !self.is_empty_at(*slot)
-        })
+        let set = set_of(hash.high(), self.sets);
+        let words = self.hot.run::<SET_WORDS>(set * SET_WORDS);
+        let way = ways_of(hash.high()).into_iter().find(|way| {
+            let at = way * HotRoute::WORDS;
+            words.load(at + word!(HotRoute.hash_high)) == hash.high()
+                && words.load(at + word!(HotRoute.hash_low)) == hash.low()
+                && words.load(at + word!(HotRoute.node)) != 0
+        })?;
+        Some(set * ROUTE_CACHE_WAYS + way)
     }
 
     fn is_empty_at(&self, slot: usize) -> bool {
@@ -444,22 +467,33 @@ impl SharedRouteCache {
         (0..self.capacity()).filter(|slot| !self.is_empty_at(*slot)).collect()
     }
 
-    /// The owner of an entry while both deadlines hold (R2.2-2), the peer's follow duration
+    /// An entry and its owner while both deadlines hold (R2.2-2), the peer's follow duration
     /// included (R0-7).
     #[inline]
-    fn usable(&self, slot: usize, hot: &HotRoute, now: Nanos) -> Option<&NodeEntry> {
+    fn usable(&self, slot: usize, now: Nanos) -> Option<(FoundRoute, &NodeEntry)> {
+        let hot = self.hot_at(slot);
         let (row, stamp) = unpack_node(hot.node)?;
-        let node = self.nodes.at(NodeSlot::of_parts(row, stamp))?;
+        let owner = NodeSlot::of_parts(row, stamp);
+        let node = self.nodes.at(owner)?;
         if now.0 >= hot.expires_at_ns || !node.is_alive(now) {
             return None;
         }
         // The cold line is looked at only when the peer's duration can be what ends the entry.
-        let follow_ns = node.message_follow_duration.map_or(0, duration_ns);
-        let short = follow_limit_ns(follow_ns).is_some_and(|limit| limit < self.longest_life_ns);
-        if short && peer_end(node, Nanos(self.inserted_at(slot))).is_some_and(|end| now >= end) {
+        let shortest = self.longest_life.saturating_add(CACHE_FOLLOW_GAP);
+        if node.message_follow_duration.is_some_and(|follow| follow < shortest)
+            && peer_end(node, Nanos(self.inserted_at(slot))).is_some_and(|end| now >= end)
+        {
             return None;
         }
-        Some(node)
+        let found = FoundRoute {
+            object_generation: ObjectGeneration::new(hot.object_generation)?,
+            authority_owner_generation: AuthorityOwnerGeneration::new(
+                hot.authority_owner_generation,
+            )?,
+            store_version: StoreVersion::new(hot.store_version)?,
+            owner,
+        };
+        Some((found, node))
     }
 
     fn set(&mut self, slot: usize, hot: HotRoute, key: &ObjectKey, now: Nanos) {
@@ -544,23 +578,6 @@ impl SharedRouteCache {
 fn follow_limit_ns(follow_duration_ns: u64) -> Option<u64> {
     (follow_duration_ns != 0)
         .then(|| follow_duration_ns.saturating_sub(duration_ns(CACHE_FOLLOW_GAP)))
-}
-
-fn route(key: &ObjectKey, hot: &HotRoute, node: &NodeEntry) -> Option<Route> {
-    Some(Route {
-        key: key.clone(),
-        mesh: node.mesh.clone(),
-        fence: RouteFence {
-            object_generation: ObjectGeneration::new(hot.object_generation)?,
-            rid: node.rid.clone(),
-            node_generation: node.node_generation,
-            authority_owner_generation: AuthorityOwnerGeneration::new(
-                hot.authority_owner_generation,
-            )?,
-            owner_lease_generation: node.lease_generation,
-        },
-        store_version: StoreVersion::new(hot.store_version)?,
-    })
 }
 
 #[cfg(test)]

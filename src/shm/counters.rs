@@ -1,6 +1,9 @@
 #![forbid(unsafe_code)]
 //! Counters in the region: what each is, and one value per core.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+
 use super::WriteWords;
 
 /// What a counter is.
@@ -14,19 +17,27 @@ pub struct CounterSpec {
     pub unit: &'static str,
 }
 
-/// The counters of one core, in the order of the region's specs. Only that core's thread adds; no
-/// other core writes to their cache lines.
+/// The counters of one core, in the order of the region's specs. Only one thread at a time can
+/// hold it, so none of its changes is lost; no other core writes to its cache lines.
 #[derive(Debug)]
-pub struct CounterBlock(pub(super) WriteWords);
+pub struct CounterBlock {
+    words: WriteWords,
+    /// Two threads that share a block would lose each other's changes.
+    one_thread: PhantomData<Cell<()>>,
+}
 
 impl CounterBlock {
+    pub(super) fn new(words: WriteWords) -> Self {
+        Self { words, one_thread: PhantomData }
+    }
+
     /// Adds to a counter: one load and one store of a line that this core alone writes.
     ///
     /// # Panics
     /// When there is no counter `index`.
     #[inline]
-    pub fn add(&mut self, index: usize, by: u64) {
-        self.0.add(index, by);
+    pub fn add(&self, index: usize, by: u64) {
+        self.set(index, self.get(index).wrapping_add(by));
     }
 
     /// Sets a counter that is a level and not a sum.
@@ -34,8 +45,8 @@ impl CounterBlock {
     /// # Panics
     /// When there is no counter `index`.
     #[inline]
-    pub fn set(&mut self, index: usize, value: u64) {
-        self.0.store(index, value);
+    pub fn set(&self, index: usize, value: u64) {
+        self.words.store_single(index, value);
     }
 
     /// The value.
@@ -45,7 +56,7 @@ impl CounterBlock {
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> u64 {
-        self.0.load(index)
+        self.words.load(index)
     }
 }
 

@@ -167,7 +167,27 @@ impl ReadWords {
     #[must_use]
     #[inline]
     pub fn copy<const N: usize>(&self, at: usize) -> [u64; N] {
-        load_all(&self.0.words()[at..at + N])
+        load_all(self.run(at).0)
+    }
+
+    /// `N` words from `at` on, to be loaded without another look at where they lie.
+    ///
+    /// # Panics
+    /// When there are not so many words.
+    #[must_use]
+    #[inline(always)]
+    pub fn run<const N: usize>(&self, at: usize) -> Run<'_, N> {
+        Run::new(self.0.words(), at)
+    }
+
+    /// The item of `N` words that begins with its seq at `at`; see [`Run::read_item`].
+    ///
+    /// # Panics
+    /// When there are not so many words.
+    #[must_use]
+    #[inline]
+    pub fn read_item<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+        self.run::<N>(at).read_item(0)
     }
 
     /// Reads under the seqlock whose seq is word `seq_at`; see [`seqlock::read`]. `None` is a
@@ -179,6 +199,66 @@ impl ReadWords {
     pub fn read<T>(&self, seq_at: usize, copy: impl Fn() -> T) -> Option<T> {
         seqlock::read(&self.0.words()[seq_at], copy)
     }
+}
+
+/// `N` words that lie one behind the other, whose place was checked once. Relaxed loads only.
+#[derive(Clone, Copy)]
+pub struct Run<'a, const N: usize>(&'a [AtomicU64; N]);
+
+impl<'a, const N: usize> Run<'a, N> {
+    /// # Panics
+    /// When there are not so many words.
+    #[inline(always)]
+    fn new(words: &'a [AtomicU64], at: usize) -> Self {
+        match words.get(at..).and_then(|words| words.first_chunk()) {
+            Some(words) => Self(words),
+            None => out_of_bounds(at, N, words.len()),
+        }
+    }
+
+    /// One word.
+    ///
+    /// # Panics
+    /// When there are not so many words.
+    #[must_use]
+    #[inline(always)]
+    pub fn load(self, at: usize) -> u64 {
+        self.0[at].load(Ordering::Relaxed)
+    }
+
+    /// `M` of the words from `at` on, each whole, all of them perhaps of different writes.
+    ///
+    /// # Panics
+    /// When there are not so many words.
+    #[must_use]
+    #[inline(always)]
+    pub fn copy<const M: usize>(self, at: usize) -> [u64; M] {
+        load_all(Run::<M>::new(self.0, at).0)
+    }
+
+    /// The item of `M` words that begins with its seq at `at`, under that seqlock; see
+    /// [`seqlock::read`]. `None` is a miss.
+    ///
+    /// # Panics
+    /// When there are not so many words.
+    #[must_use]
+    #[inline(always)]
+    pub fn read_item<const M: usize>(self, at: usize) -> Option<[u64; M]> {
+        let item = Run::<M>::new(self.0, at).0;
+        seqlock::read(&item[0], || load_all(item))
+    }
+}
+
+impl<const N: usize> fmt::Debug for Run<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run({N})")
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn out_of_bounds(at: usize, count: usize, len: usize) -> ! {
+    panic!("{count} words from {at} on, of {len}")
 }
 
 impl fmt::Debug for ReadWords {
@@ -230,7 +310,17 @@ impl WriteWords {
     #[must_use]
     #[inline]
     pub fn copy<const N: usize>(&self, at: usize) -> [u64; N] {
-        load_all(&self.0.words()[at..at + N])
+        load_all(self.run(at).0)
+    }
+
+    /// `N` words from `at` on, to be loaded without another look at where they lie.
+    ///
+    /// # Panics
+    /// When there are not so many words.
+    #[must_use]
+    #[inline(always)]
+    pub fn run<const N: usize>(&self, at: usize) -> Run<'_, N> {
+        Run::new(self.0.words(), at)
     }
 
     /// Stores one word. A word outside of a seqlocked item stands for itself.
@@ -239,6 +329,12 @@ impl WriteWords {
     /// When there are not so many words.
     #[inline]
     pub fn store(&mut self, at: usize, value: u64) {
+        self.store_single(at, value);
+    }
+
+    /// As [`WriteWords::store`], for a holder that one thread alone can reach.
+    #[inline]
+    fn store_single(&self, at: usize, value: u64) {
         self.0.words()[at].store(value, Ordering::Relaxed);
     }
 
@@ -295,11 +391,7 @@ impl fmt::Debug for WriteWords {
     }
 }
 
-#[inline]
-fn load_all<const N: usize>(words: &[AtomicU64]) -> [u64; N] {
-    let mut copy = [0; N];
-    for (to, word) in copy.iter_mut().zip(words) {
-        *to = word.load(Ordering::Relaxed);
-    }
-    copy
+#[inline(always)]
+fn load_all<const N: usize>(words: &[AtomicU64; N]) -> [u64; N] {
+    std::array::from_fn(|at| words[at].load(Ordering::Relaxed))
 }

@@ -308,7 +308,7 @@ impl Region {
         if std::mem::replace(given, true) {
             return None;
         }
-        self.words(SectionKind::CounterValues, core).map(CounterBlock)
+        self.words(SectionKind::CounterValues, core).map(CounterBlock::new)
     }
 
     /// The reading side, for threads of this process.

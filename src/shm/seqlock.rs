@@ -86,7 +86,7 @@ pub fn write<S: Steps, W: Word>(seq: &W, store: impl FnOnce()) {
 }
 
 /// Tries once to read an item: `copy` loads its words, relaxed. `None` when the writer was in it.
-#[inline]
+#[inline(always)]
 pub fn attempt<S: Steps, W: Word, T>(seq: &W, copy: impl FnOnce() -> T) -> Option<T> {
     let first = seq.load_relaxed();
     if first & 1 == 1 {
@@ -99,13 +99,23 @@ pub fn attempt<S: Steps, W: Word, T>(seq: &W, copy: impl FnOnce() -> T) -> Optio
 }
 
 /// Reads an item: `None` when the writer was in it at every one of [`MAX_TRIES`] tries.
-#[inline]
+#[inline(always)]
 pub fn read<W: Word, T>(seq: &W, copy: impl Fn() -> T) -> Option<T> {
-    for _ in 0..MAX_TRIES {
+    match attempt::<Sound, W, T>(seq, &copy) {
+        Some(value) => Some(value),
+        None => read_again(seq, copy),
+    }
+}
+
+/// The tries after the first, which are rare.
+#[cold]
+#[inline(never)]
+fn read_again<W: Word, T>(seq: &W, copy: impl Fn() -> T) -> Option<T> {
+    for _ in 1..MAX_TRIES {
+        std::hint::spin_loop();
         if let Some(value) = attempt::<Sound, W, T>(seq, &copy) {
             return Some(value);
         }
-        std::hint::spin_loop();
     }
     None
 }

@@ -240,13 +240,18 @@ impl RegionView {
         })
     }
 
+    /// The values of a core's counters, in the order of the labels; `None` for a core there is not.
+    #[must_use]
+    pub fn counter_values(&self, core: u16) -> Option<ReadWords> {
+        self.words(SectionKind::CounterValues, core)
+    }
+
     /// All counters, with one value per core.
     #[must_use]
     pub fn counters(&self) -> Vec<CounterReading> {
         let Some(labels) = self.words(SectionKind::CounterLabels, 0) else { return Vec::new() };
         let cores = 0..self.map.core_count();
-        let values: Vec<ReadWords> =
-            cores.filter_map(|core| self.words(SectionKind::CounterValues, core)).collect();
+        let values: Vec<ReadWords> = cores.filter_map(|core| self.counter_values(core)).collect();
         let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or(b"?")).into();
         (0..self.map.items(SectionKind::CounterLabels))
             .map(|index| {

@@ -197,8 +197,8 @@ fn sizes_out_of_bounds_are_refused() {
 fn each_core_has_its_own_words() {
     let sizes = RegionSizes { core_count: 3, ..SIZES };
     let mut region = Region::create(&spec(sizes), Place::Memfd, &mut |_| ()).unwrap();
-    let mut blocks: Vec<_> = (0..3).map(|core| region.take_counters(core).unwrap()).collect();
-    for (core, block) in blocks.iter_mut().enumerate() {
+    let blocks: Vec<_> = (0..3).map(|core| region.take_counters(core).unwrap()).collect();
+    for (core, block) in blocks.iter().enumerate() {
         block.add(0, 10 + core as u64);
         block.set(1, 100 * core as u64);
     }

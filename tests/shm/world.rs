@@ -89,11 +89,17 @@ pub(crate) fn cache(region: &mut Region) -> SharedRouteCache {
     SharedRouteCache::over(region.take_shard(0).unwrap(), lifetimes())
 }
 
-/// Writes for ever, faster than anyone looks: write number `n` is of one of the ids; now and then
-/// the owner enters its next lifecycle.
-pub(crate) fn write_for_ever(mut cache: SharedRouteCache, first: u64) -> ! {
+/// Writes for ever, faster than anyone looks.
+pub(crate) fn write_for_ever(cache: SharedRouteCache, first: u64) -> ! {
+    write_while(cache, first, || true);
+    unreachable!("the numbers do not run out")
+}
+
+/// Writes: write number `n` is of one of the ids; now and then the owner enters its next
+/// lifecycle.
+pub(crate) fn write_while(mut cache: SharedRouteCache, first: u64, goes_on: impl Fn() -> bool) {
     let ids = ids();
-    for n in first.. {
+    for n in (first..).take_while(|_| goes_on()) {
         let generation = n / 32 + 1;
         cache.see_node(owner(generation));
         let id = &ids[(n % ids.len() as u64) as usize];
@@ -102,7 +108,6 @@ pub(crate) fn write_for_ever(mut cache: SharedRouteCache, first: u64) -> ! {
             cache.remove(&key(&ids[(n / 7 % ids.len() as u64) as usize]));
         }
     }
-    unreachable!("the numbers do not run out")
 }
 
 /// Checks that a route is of one write, and of one lifecycle of its owner. Says of which write.

@@ -37,6 +37,7 @@ use crate::protocol::peer::{IntentId, LinkId, PeerEvent, Peers};
 use crate::protocol::request::Requests;
 use crate::protocol::resolve::{Event as ResolveEvent, Resolver};
 use crate::route::{Resolution, RouteLifetimes, SharedRouteCache};
+use crate::shm::CounterBlock;
 use crate::store::generations::Allocator;
 use crate::store::records::Block;
 use crate::time::Nanos;
@@ -82,6 +83,7 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     is_alive: bool,
     events: Vec<Event<Mail>>,
 
+    counters: CounterBlock,
     routes: SharedRouteCache,
     hosts: BTreeMap<NodeRid, Arc<[String]>>,
     resolver: Resolver,
@@ -130,6 +132,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let now = env.now();
         let poster = env.poster();
         let index = env.core();
+        let (shard, counters) = shared.take_part(index);
         let wake = move |cell| poster.post(index, Mail::Wake { cell });
         let mut resolver = Resolver::new(settings.store_timeout);
         resolver.set_caching(!settings.lifetimes.max_age.is_zero());
@@ -161,7 +164,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             now,
             is_alive: env.lease().is_alive(now),
             events: Vec::new(),
-            routes: SharedRouteCache::over(shared.take_shard(index), settings.lifetimes),
+            counters,
+            routes: SharedRouteCache::over(shard, settings.lifetimes),
             hosts: BTreeMap::new(),
             resolver,
             resolve_calls: FixedMap::default(),
@@ -469,6 +473,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     fn count(&self, counter: Counter, by: u64) {
-        self.shared.counters[usize::from(self.index)].add(counter, by);
+        self.counters.add(counter as usize, by);
     }
 }

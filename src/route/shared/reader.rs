@@ -6,18 +6,21 @@
 
 use std::mem::offset_of;
 
-use super::{follow_limit_ns, word};
+use super::{SET_WORDS, follow_limit_ns, word};
 use crate::ids::{
     AuthorityOwnerGeneration, FixedMap, MeshName, NodeGeneration, NodeRid, ObjectGeneration,
     ObjectHash, ObjectKind, OwnerLeaseGeneration, RouteFence, StoreVersion,
 };
 use crate::layout::{
     ColdNode, ColdRoute, FOLLOW_UNKNOWN, HotNode, HotRoute, INLINE_ID_BYTES, IdBlock, NO_BLOCK,
-    SectionKind, ShardHead, WORD_BYTES, get_text, unpack_node,
+    SectionKind, ShardHead, WORD_BYTES, get_text, set_of, unpack_node, ways_of,
 };
 use crate::limits::ROUTE_CACHE_WAYS;
 use crate::shm::{RegionView, ShardView};
 use crate::time::Nanos;
+
+/// The words of a node's row that say whether a route to it is usable.
+const JUDGED_WORDS: usize = word!(HotNode.follow_duration_ns) + 1;
 
 /// A usable route, as one look at the region saw it. Numbers only; the owner's names come from
 /// [`RouteReader::fence`] and [`RouteReader::node`].
@@ -91,7 +94,9 @@ pub struct InspectedRoute {
 pub struct RouteReader {
     shards: Vec<ShardView>,
     seed: u64,
-    set_mask: usize,
+    /// One less than the number of cores, when that is a power of two.
+    core_mask: Option<u64>,
+    sets: usize,
     slots: usize,
     node_rows: usize,
     /// Names of nodes that were met, by core and row, with the stamp they are of.
@@ -104,10 +109,12 @@ impl RouteReader {
     pub fn new(view: &RegionView) -> Self {
         let map = view.map();
         let slots = map.items(SectionKind::RouteHot);
+        let cores = u64::from(map.core_count());
         Self {
             shards: (0..map.core_count()).filter_map(|core| view.shard(core)).collect(),
             seed: view.header().hash_seed,
-            set_mask: (slots / ROUTE_CACHE_WAYS).max(1) - 1,
+            core_mask: cores.is_power_of_two().then(|| cores - 1),
+            sets: slots / ROUTE_CACHE_WAYS,
             slots,
             node_rows: map.items(SectionKind::NodeHot),
             names: FixedMap::default(),
@@ -139,26 +146,33 @@ impl RouteReader {
         self.lookup_hash(ObjectHash::of(self.seed, kind, id), now)
     }
 
-    /// As [`RouteReader::lookup`], for a hash under the region's seed.
+    /// As [`RouteReader::lookup`], for a hash under the region's seed. A hit touches two cache
+    /// lines as a rule: the route's and its owner's.
     #[must_use]
     pub fn lookup_hash(&self, hash: ObjectHash, now: Nanos) -> Option<SeenRoute> {
-        let core = hash.low() % self.shards.len().max(1) as u64;
+        // A division takes longer than the rest of a hit.
+        let core = match self.core_mask {
+            Some(mask) => hash.low() & mask,
+            None => hash.low() % self.shards.len().max(1) as u64,
+        };
         let shard = self.shards.get(core as usize)?;
-        let first = (hash.high() as usize & self.set_mask) * ROUTE_CACHE_WAYS;
-        for slot in first..first + ROUTE_CACHE_WAYS {
-            let at = slot * HotRoute::WORDS;
+        let set = set_of(hash.high(), self.sets);
+        let words = shard.route_hot.run::<SET_WORDS>(set * SET_WORDS);
+        for way in ways_of(hash.high()) {
+            let at = way * HotRoute::WORDS;
             // A look that may be torn, to pass over other ids; the one under the seq decides.
-            if shard.route_hot.load(at + word!(HotRoute.hash_high)) != hash.high() {
+            if words.load(at + word!(HotRoute.hash_high)) != hash.high() {
                 continue;
             }
-            let hot = hot_at(shard, slot)?;
+            let hot: HotRoute = zerocopy::transmute!(words.read_item::<{ HotRoute::WORDS }>(at)?);
             if (hot.hash_low, hot.hash_high) == (hash.low(), hash.high()) && hot.node != 0 {
-                return self.judge(shard, core as u16, slot, &hot, now);
+                return self.judge(shard, core as u16, set * ROUTE_CACHE_WAYS + way, &hot, now);
             }
         }
         None
     }
 
+    #[inline]
     fn judge(
         &self,
         shard: &ShardView,
@@ -171,14 +185,13 @@ impl RouteReader {
         if now.0 >= hot.expires_at_ns || row as usize >= self.node_rows {
             return None;
         }
-        let node = shard.node_hot.read(row as usize * HotNode::WORDS, || {
-            shard.node_hot.copy::<{ HotNode::WORDS }>(row as usize * HotNode::WORDS)
-        })?;
-        let node: HotNode = zerocopy::transmute!(node);
-        if node.stamp != stamp || now.0 >= node.admission_deadline_ns {
+        let node = shard.node_hot.read_item::<JUDGED_WORDS>(row as usize * HotNode::WORDS)?;
+        let admission_deadline_ns = node[word!(HotNode.admission_deadline_ns)];
+        if node[word!(HotNode.stamp)] != stamp || now.0 >= admission_deadline_ns {
             return None;
         }
-        if !is_within_follow(shard, slot, hot, &node, now) {
+        let follow_ns = node[word!(HotNode.follow_duration_ns)];
+        if !is_within_follow(shard, slot, hot, follow_ns, now) {
             return None;
         }
         Some(SeenRoute {
@@ -187,10 +200,12 @@ impl RouteReader {
                 hot.authority_owner_generation,
             )?,
             store_version: StoreVersion::new(hot.store_version)?,
-            node_generation: NodeGeneration::new(node.node_generation)?,
-            owner_lease_generation: OwnerLeaseGeneration::new(node.lease_generation)?,
+            node_generation: NodeGeneration::new(node[word!(HotNode.node_generation)])?,
+            owner_lease_generation: OwnerLeaseGeneration::new(
+                node[word!(HotNode.lease_generation)],
+            )?,
             expires_at: Nanos(hot.expires_at_ns),
-            admission_deadline: Nanos(node.admission_deadline_ns),
+            admission_deadline: Nanos(admission_deadline_ns),
             core,
             row,
             stamp,
@@ -297,13 +312,6 @@ impl RouteReader {
     }
 }
 
-#[inline]
-fn hot_at(shard: &ShardView, slot: usize) -> Option<HotRoute> {
-    let at = slot * HotRoute::WORDS;
-    let words = shard.route_hot.read(at, || shard.route_hot.copy::<{ HotRoute::WORDS }>(at))?;
-    Some(zerocopy::transmute!(words))
-}
-
 /// Whether the peer's follow duration lets the entry stand (R0-7). Looks at the cold line only
 /// when that duration can be what ends it.
 #[inline]
@@ -311,17 +319,27 @@ fn is_within_follow(
     shard: &ShardView,
     slot: usize,
     hot: &HotRoute,
-    node: &HotNode,
+    follow_ns: u64,
     now: Nanos,
 ) -> bool {
-    let follow_ns = match node.follow_duration_ns {
-        FOLLOW_UNKNOWN => return true,
-        follow_ns => follow_ns,
-    };
+    if follow_ns == FOLLOW_UNKNOWN {
+        return true;
+    }
     let Some(limit_ns) = follow_limit_ns(follow_ns) else { return true };
     if limit_ns >= shard.head.load(word!(ShardHead.longest_life_ns)) {
         return true;
     }
+    is_within_limit(shard, slot, hot, limit_ns, now)
+}
+
+#[cold]
+fn is_within_limit(
+    shard: &ShardView,
+    slot: usize,
+    hot: &HotRoute,
+    limit_ns: u64,
+    now: Nanos,
+) -> bool {
     // Hot and cold of one write, and still the entry that was looked at.
     let again = shard.route_hot.read(slot * HotRoute::WORDS, || {
         let seq_and_words = shard.route_hot.copy::<{ HotRoute::WORDS }>(slot * HotRoute::WORDS);
