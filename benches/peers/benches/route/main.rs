@@ -14,7 +14,7 @@ mod support;
 
 use ids::Ids;
 use node::Shared;
-use segment::{Setting, WriterRate};
+use segment::{Notes, Setting};
 use side::{Map, Side};
 use support::args::Args;
 use support::rounds::Compared;
@@ -31,19 +31,19 @@ fn main() {
     let args = Args::parse_of(&common::command("peers_route"), ABOUT);
     println!("{}\n", common::versions(&["dashmap", "moka", "papaya", "parking_lot", "scc"]));
     let table = Table::begin("peers_route", args.tiny);
-    let mut bench = Bench { args, table, rate: WriterRate::default() };
+    let mut bench = Bench { args, table, notes: Notes::default() };
     let sizes: &[usize] = if bench.args.tiny { &[2_000] } else { &[2_000, 16_000, 1_000_000] };
     for &size in sizes {
         bench.size(size);
     }
+    bench.notes.print();
     bench.table.end();
-    bench.rate.print();
 }
 
 struct Bench {
     args: Args,
     table: Table,
-    rate: WriterRate,
+    notes: Notes,
 }
 
 fn case(size: usize, setting: Setting, baseline: &str) -> String {
@@ -61,7 +61,6 @@ impl Bench {
         self.against::<maps::SccIndex>(&mut shared, &ids, size, &Setting::ALL);
         self.against::<maps::Moka>(&mut shared, &ids, size, &Setting::ALL);
         self.against::<maps::DashmapAsUsual>(&mut shared, &ids, size, &[Setting::Alone]);
-        self.core(&mut shared, &ids, size);
     }
 
     /// The subject against one baseline, which is filled once for all settings.
@@ -82,28 +81,20 @@ impl Bench {
         }
     }
 
-    /// The look-up of the core itself, which goes on with a key and gets names, against the floor.
-    fn core(&mut self, shared: &mut Shared, ids: &Ids, size: usize) {
-        let name = format!("{size} entries, alone, the core's own look-up, HashMap");
-        if self.args.wants(&name) {
-            self.row(&name, &mut shared.core(), &mut maps::Floor::fill(ids), ids, Setting::Alone);
-        }
-    }
-
     fn row(
         &mut self,
         name: &str,
-        subject: &mut impl Side,
+        subject: &mut Shared,
         baseline: &mut impl Side,
         ids: &Ids,
         setting: Setting,
     ) {
         let ops = self.args.operations(OPS);
-        let rate = &self.rate;
+        let notes = &self.notes;
         let compared = Compared::run(
             self.args.rounds,
-            || segment::run(subject, ids, setting, ops, rate),
-            || segment::run(baseline, ids, setting, ops, rate),
+            || segment::run(subject, ids, setting, ops, notes),
+            || segment::run(baseline, ids, setting, ops, notes),
         );
         self.table.row(name, Per::Throughput, &compared);
     }

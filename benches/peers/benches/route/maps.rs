@@ -78,7 +78,7 @@ impl<C: Concurrent> Side for C {
 
     fn open(&mut self) -> Threads<&C, &C> {
         let shared = &*self;
-        Threads { reader: shared, second: Some(shared), writer: Some(shared) }
+        Threads { reader: shared, second: shared, writer: shared }
     }
 }
 
@@ -114,7 +114,7 @@ impl Side for Floor {
     type Writer<'a> = &'a mut Plain;
 
     fn open(&mut self) -> Threads<&Plain, &mut Plain> {
-        Threads { reader: &self.map, second: Some(&self.map), writer: Some(&mut self.spare) }
+        Threads { reader: &self.map, second: &self.map, writer: &mut self.spare }
     }
 }
 

@@ -37,13 +37,8 @@ fn region(size: usize, mesh: &MeshName) -> Region {
             process: ProcessIdentity::own().expect("this process is known"),
             created_at: Nanos(1),
         },
-        sizes: RegionSizes {
-            core_count: 1,
-            routes_per_core: (2 * size).next_power_of_two() as u32,
-            arena_blocks_per_core: 1,
-            node_rows_per_core: 64,
-            counter_count: 0,
-        },
+        // Half full, so that few sets of four give an entry up.
+        sizes: RegionSizes::of_node(1, 2 * size),
         counters: Vec::new(),
     };
     Region::create(&spec, Place::Memfd, &mut |_| ()).expect("the kernel gives memory")
@@ -92,11 +87,6 @@ impl Shared {
             owner_lease_generation: lease_generation,
         });
     }
-
-    /// The core's own way to look up.
-    pub(crate) fn core(&mut self) -> Core<'_> {
-        Core(self)
-    }
 }
 
 fn key(id: &str) -> ObjectKey {
@@ -110,7 +100,7 @@ impl Side for Shared {
     fn open(&mut self) -> Threads<RouteReader, &mut Self> {
         let view = self.region.view();
         let (reader, second) = (RouteReader::new(&view), RouteReader::new(&view));
-        Threads { reader, second: Some(second), writer: Some(self) }
+        Threads { reader, second, writer: self }
     }
 }
 
@@ -144,38 +134,5 @@ impl Shared {
         let store_version = StoreVersion::new(version).expect("not zero");
         let route = Route { key: key(id), mesh: self.mesh.clone(), fence, store_version };
         self.cache.insert(route, NOW);
-    }
-}
-
-/// The core itself, which looks up with a key and gets the owner's names as well.
-pub(crate) struct Core<'a>(&'a mut Shared);
-
-impl Side for Core<'_> {
-    type Reader<'a>
-        = &'a mut SharedRouteCache
-    where
-        Self: 'a;
-    type Writer<'a>
-        = &'a mut Shared
-    where
-        Self: 'a;
-
-    fn open(&mut self) -> Threads<&mut SharedRouteCache, &mut Shared> {
-        Threads { reader: &mut self.0.cache, second: None, writer: None }
-    }
-}
-
-impl Reader for &mut SharedRouteCache {
-    #[inline]
-    fn look_up(&mut self, id: &str, now: Nanos) -> Option<Seen> {
-        let Route { fence, store_version, .. } = self.lookup(&key(id), now)?;
-        Some(Seen {
-            object_generation: fence.object_generation.get(),
-            authority_owner_generation: fence.authority_owner_generation.get(),
-            store_version: store_version.get(),
-            node_generation: fence.node_generation.get(),
-            owner_lease_generation: fence.owner_lease_generation.get(),
-            node: fence.node_generation.get() - 1,
-        })
     }
 }

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! A segment: one thread looks up and is measured, another may read or write beside it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,15 +37,25 @@ impl Setting {
     }
 }
 
-/// How often the writers wrote.
+/// What is said below the table.
 #[derive(Default)]
-pub(crate) struct WriterRate(RefCell<Vec<f64>>);
+pub(crate) struct Notes {
+    /// Writes a second, of each segment with a writer.
+    rates: RefCell<Vec<f64>>,
+    /// Look-ups that were misses because their entry was being written, and then made again.
+    misses: Cell<u64>,
+}
 
-impl WriterRate {
+impl Notes {
     pub(crate) fn print(&self) {
-        let rates = self.0.borrow();
+        let rates = self.rates.borrow();
         if !rates.is_empty() {
-            println!("Writers wrote {:.0} entries a second (median).", median(rates.clone()));
+            println!(
+                "\nWriters wrote {:.0} entries a second (median); {} look-ups met an entry that \
+                 was being written, and were made again.",
+                median(rates.clone()),
+                self.misses.get()
+            );
         }
     }
 }
@@ -57,9 +67,10 @@ pub(crate) fn run(
     ids: &Ids,
     setting: Setting,
     ops: u64,
-    rate: &WriterRate,
+    notes: &Notes,
 ) -> Outcome {
-    let Threads { mut reader, second, writer } = side.open();
+    let Threads { reader, second, writer } = side.open();
+    let mut looker = Looker { reader, may_miss: setting == Setting::Writer, misses: 0 };
     let (running, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let began = Instant::now();
     let (outcome, written) = std::thread::scope(|scope| {
@@ -67,25 +78,20 @@ pub(crate) fn run(
         let stopper = StopAtEnd(&stop);
         let other = match setting {
             Setting::Alone => None,
-            Setting::SecondReader => {
-                let reader = second.expect("this side has a second reader");
-                Some(scope.spawn(|| read_on(reader, ids, &running, &stop)))
-            }
-            Setting::Writer => {
-                let writer = writer.expect("this side has a writer");
-                Some(scope.spawn(|| write_on(writer, ids, &running, &stop)))
-            }
+            Setting::SecondReader => Some(scope.spawn(|| read_on(second, ids, &running, &stop))),
+            Setting::Writer => Some(scope.spawn(|| write_on(writer, ids, &running, &stop))),
         };
         while other.is_some() && !running.load(Ordering::Relaxed) {
             spin_loop();
         }
-        let outcome = measured(&mut reader, ids, ops);
+        let outcome = measured(&mut looker, ids, ops);
         drop(stopper);
         (outcome, other.map(|other| other.join().expect("the other thread ends well")))
     });
     if let (Setting::Writer, Some(written)) = (setting, written) {
-        rate.0.borrow_mut().push(written as f64 / began.elapsed().as_secs_f64());
+        notes.rates.borrow_mut().push(written as f64 / began.elapsed().as_secs_f64());
     }
+    notes.misses.set(notes.misses.get() + looker.misses);
     outcome
 }
 
@@ -97,43 +103,64 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-fn measured(reader: &mut impl Reader, ids: &Ids, ops: u64) -> Outcome {
+fn measured(looker: &mut Looker<impl Reader>, ids: &Ids, ops: u64) -> Outcome {
     let mut walk = ids.walk(0);
-    timed(reader, &mut walk, ops / 4, BATCH);
-    let (samples, hash) = timed(reader, &mut walk, ops, BATCH);
+    timed(looker, &mut walk, ops / 4, BATCH);
+    let (samples, hash) = timed(looker, &mut walk, ops, BATCH);
     let together = samples.finish(hash);
-    let (samples, hash) = timed(reader, &mut walk, ops / TAIL_SHARE, 1);
+    let (samples, hash) = timed(looker, &mut walk, ops / TAIL_SHARE, 1);
     let one_by_one = samples.finish(fold(together.hash, hash));
     Outcome { ops: together.ops, elapsed_ns: together.elapsed_ns, ..one_by_one }
 }
 
-fn timed(reader: &mut impl Reader, walk: &mut Walk<'_>, ops: u64, batch: u64) -> (Samples, u64) {
+fn timed(
+    looker: &mut Looker<impl Reader>,
+    walk: &mut Walk<'_>,
+    ops: u64,
+    batch: u64,
+) -> (Samples, u64) {
     let mut hash = 0;
     let mut samples = Samples::start(batch);
     for _ in 0..ops / batch {
         samples.begin();
         for _ in 0..batch {
-            hash = fold(hash, look_up(reader, walk.next()));
+            hash = fold(hash, looker.look_up(walk.next()));
         }
         samples.end();
     }
     (samples, hash)
 }
 
-/// One look-up; the one of its numbers that no write changes.
-#[inline]
-fn look_up(reader: &mut impl Reader, id: &str) -> u64 {
-    let seen = reader.look_up(black_box(id), black_box(NOW)).expect("every look-up is a hit");
-    black_box(seen).object_generation
+/// A thread that looks up.
+struct Looker<R> {
+    reader: R,
+    /// A writer may have been stopped inside of an entry; without one, a miss is a fault.
+    may_miss: bool,
+    misses: u64,
+}
+
+impl<R: Reader> Looker<R> {
+    /// One look-up; the one of its numbers that no write changes.
+    #[inline]
+    fn look_up(&mut self, id: &str) -> u64 {
+        loop {
+            if let Some(seen) = self.reader.look_up(black_box(id), black_box(NOW)) {
+                return black_box(seen).object_generation;
+            }
+            assert!(self.may_miss, "every look-up is a hit");
+            self.misses += 1;
+        }
+    }
 }
 
 /// Reads until it is told to stop.
-fn read_on(mut reader: impl Reader, ids: &Ids, running: &AtomicBool, stop: &AtomicBool) -> u64 {
+fn read_on(reader: impl Reader, ids: &Ids, running: &AtomicBool, stop: &AtomicBool) -> u64 {
+    let mut looker = Looker { reader, may_miss: false, misses: 0 };
     let mut walk = ids.walk(ids.len() / 2);
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..BATCH {
-            look_up(&mut reader, walk.next());
+            looker.look_up(walk.next());
         }
         count += BATCH;
         running.store(true, Ordering::Relaxed);

@@ -72,10 +72,9 @@ pub(crate) trait Writer {
 /// What the threads of a segment work with.
 pub(crate) struct Threads<R, W> {
     pub(crate) reader: R,
-    /// For the reader beside it, where there may be one.
-    pub(crate) second: Option<R>,
-    /// Where entries can be written while they are read.
-    pub(crate) writer: Option<W>,
+    /// For the reader beside it.
+    pub(crate) second: R,
+    pub(crate) writer: W,
 }
 
 /// What holds routes.
