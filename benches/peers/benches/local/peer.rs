@@ -112,7 +112,7 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
 /// How many batches a caller sends to another thread before it waits until they are handled.
 ///
 /// A wait for each would stop both threads all the time, and without any the queue would outgrow
-/// the cache: this is faster than either.
+/// the cache.
 const BATCHES_AHEAD: u64 = 64;
 
 /// An address with the way in which a caller lets its target keep up: what stands for the wait
