@@ -12,7 +12,7 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-const USAGE: &str = "usage: cargo bench --bench NAME -- [--tiny] [--rounds N] [CASE...]\n\
+const USAGE: &str = "[--tiny] [--rounds N] [CASE...]\n\
   --tiny      a few operations of everything: shows that it works, measures nothing\n\
   --rounds N  A-B-B-A rounds, 1 to 99 (5)\n\
   CASE        only the cases whose name contains this";
@@ -20,14 +20,19 @@ const USAGE: &str = "usage: cargo bench --bench NAME -- [--tiny] [--rounds N] [C
 impl Args {
     /// Reads the command line; ends the process when it is wrong.
     pub(crate) fn parse() -> Self {
+        Self::parse_of("cargo bench --bench NAME --", "")
+    }
+
+    /// As [`Args::parse`], of a bench that is called in another way and says more about itself.
+    pub(crate) fn parse_of(command: &str, more: &str) -> Self {
         match Self::read(std::env::args().skip(1)) {
             Ok(Some(args)) => args,
             Ok(None) => {
-                println!("{USAGE}");
+                println!("usage: {command} {USAGE}{more}");
                 std::process::exit(0);
             }
             Err(text) => {
-                eprintln!("{text}\n{USAGE}");
+                eprintln!("{text}\nusage: {command} {USAGE}");
                 std::process::exit(2);
             }
         }
