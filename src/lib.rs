@@ -32,8 +32,8 @@ pub mod sim;
 pub use error::{Error, ErrorKind, Result};
 pub use exec::idle::Idle;
 pub use node::{
-    ActorHandle, Actors, Counter, Counters, CreateOutcome, Creating, Node, NodeBuilder, Request,
-    Requesting, Resolver, Sending, block_on,
+    ActorHandle, Actors, ConfiguredPeer, Counter, Counters, CreateOutcome, Creating, Node,
+    NodeBuilder, PeerEndpoints, PeerState, Request, Requesting, Resolver, Sending, block_on,
 };
 pub use object::{
     Actor, ActorType, Context, CreateContext, Handler, IntoPayload, Message, Metadata, Packet,

@@ -7,6 +7,7 @@ mod counters;
 mod handles;
 mod oneshot;
 mod operation;
+mod peers;
 #[doc(hidden)] // for the suite every driver runs; a program has no use for it
 pub mod real;
 mod settings;
@@ -22,7 +23,8 @@ pub use builder::NodeBuilder;
 pub use counters::{Counter, Counters};
 pub use handles::{ActorHandle, Actors, Creating, Request, Requesting, Resolver, Sending};
 pub use oneshot::block_on;
-pub use operation::CreateOutcome;
+pub use operation::{ConfiguredPeer, CreateOutcome, PeerState};
+pub use peers::PeerEndpoints;
 
 use crate::env::{Endpoint, Post};
 use crate::error::Result;
@@ -200,6 +202,12 @@ impl Node {
     #[must_use]
     pub fn actors(&self) -> Actors<'_> {
         Actors { shared: self.shared() }
+    }
+
+    /// The endpoints this node keeps connected.
+    #[must_use]
+    pub fn peers(&self) -> PeerEndpoints<'_> {
+        PeerEndpoints { shared: self.shared() }
     }
 
     /// Looks routes up.

@@ -31,7 +31,7 @@ use crate::transport::epoll::Epoll;
 use crate::transport::listen::BoundListener;
 
 pub use crate::store::boottime;
-pub(crate) use sources::random_words;
+pub(crate) use sources::{max_descriptors, random_words};
 pub use threads::spawn_core;
 
 use sources::{LoadReader, RandomSource};

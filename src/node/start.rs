@@ -74,6 +74,8 @@ fn peers(
         route_cache_max_age: settings.lifetimes.max_age,
         message_follow_duration: settings.lifetimes.follow_duration,
         advertised: Some(endpoint.to_string()),
+        handshake_timeout: settings.handshake_timeout,
+        half_open_limit: settings.half_open_limit,
     };
     Peers::new(config, seed)
 }
@@ -257,12 +259,15 @@ pub(super) fn start(plan: Plan) -> Result<Node> {
 }
 
 fn start_cores(
-    settings: Settings,
+    mut settings: Settings,
     registry: Registry,
     store: Arc<dyn LocationStore>,
     lease: &Arc<Lease>,
     started: &Started,
 ) -> Result<Node> {
+    let descriptors = real::max_descriptors() / limits::HALF_OPEN_DESCRIPTOR_DIVISOR;
+    let of_descriptors = usize::try_from(descriptors.max(1)).unwrap_or(usize::MAX);
+    settings.half_open_limit = settings.half_open_limit.min(of_descriptors);
     let listener = BoundListener::bind(&settings.listen)?;
     let endpoint = settings.advertise.clone().unwrap_or_else(|| listener.local_endpoint().clone());
     let (jobs, job_queue) = flume::unbounded();

@@ -17,6 +17,7 @@ use crate::ids::{
     ActorRef, AuthorityOwnerGeneration, Correlation, FixedMap, MeshName, NodeGeneration, NodeRid,
     ObjectGeneration, ObjectKey, StoreVersion,
 };
+use crate::limits;
 use crate::location::Batch;
 use crate::node::counters::Counter;
 use crate::node::operation::{CreateCall, CreateOutcome, CreateWaiter, Mail, ReplyTo};
@@ -69,6 +70,9 @@ struct Ask {
 pub(super) struct Creations {
     creator: Creator,
     callers: Slab<Caller>,
+    /// Callers of other nodes among them, and the bytes of their requests.
+    remote_callers: usize,
+    remote_bytes: u64,
     /// Running factories, and what they built until it is installed.
     factories: FixedMap<CallId, (ObjectKey, u64)>,
     built: FixedMap<CallId, (ObjectKey, Body)>,
@@ -82,12 +86,37 @@ impl Creations {
         Self {
             creator,
             callers: Slab::new(),
+            remote_callers: 0,
+            remote_bytes: 0,
             factories: FixedMap::default(),
             built: FixedMap::default(),
             opening: FixedMap::default(),
             for_generation: Vec::new(),
             for_link: BTreeMap::new(),
         }
+    }
+
+    fn insert_caller(&mut self, waiter: CreateWaiter, request: Payload) -> u64 {
+        if matches!(waiter, CreateWaiter::Remote { .. }) {
+            self.remote_callers += 1;
+            self.remote_bytes += request.part().len() as u64;
+        }
+        self.callers.insert(Caller { waiter, request }) as u64
+    }
+
+    fn take_caller(&mut self, caller: u64) -> Option<CreateWaiter> {
+        let Caller { waiter, request } = self.callers.try_remove(caller as usize)?;
+        if matches!(waiter, CreateWaiter::Remote { .. }) {
+            self.remote_callers -= 1;
+            self.remote_bytes -= request.part().len() as u64;
+        }
+        Some(waiter)
+    }
+
+    /// Whether other nodes have as much under way as they may. Their creations spend no credit.
+    pub(super) fn is_full_of_remote(&self) -> bool {
+        self.remote_callers >= limits::MAX_REMOTE_CONTROL
+            || self.remote_bytes >= limits::REMOTE_CONTROL_BYTES
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -116,6 +145,11 @@ impl Creations {
 }
 
 impl<E: Env<Mail = Mail>> Core<E> {
+    /// Whether other nodes have as many creations and destructions under way here as they may.
+    pub(super) fn is_remote_control_full(&self) -> bool {
+        self.creations.is_full_of_remote() || self.destroys.callers() >= limits::MAX_REMOTE_CONTROL
+    }
+
     /// A call to create, at the home core of its id.
     pub(super) fn on_create(&mut self, env: &mut E, call: CreateCall) {
         if self.is_stopping() {
@@ -182,7 +216,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 },
             },
         };
-        let caller = self.creations.callers.insert(Caller { waiter, request }) as u64;
+        let caller = self.creations.insert_caller(waiter, request);
         let attempt = self.random_u128(env);
         let deadline = self.now + timeout;
         let type_name = type_name.into();
@@ -299,7 +333,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.on_create(env, call);
             }
             CreateMode::Join => {
-                let caller = self.creations.callers.insert(Caller { waiter, request }) as u64;
+                let caller = self.creations.insert_caller(waiter, request);
                 let deadline = self.now + remaining;
                 let attempt = create.attempt_id;
                 self.step_creator(env, Event::Join { key, caller, attempt, deadline });
@@ -430,22 +464,18 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 }
             }
             Effect::Answered { key, caller, answer } => {
-                let Some(caller) = self.creations.callers.try_remove(caller as usize) else {
-                    return;
-                };
+                let Some(waiter) = self.creations.take_caller(caller) else { return };
                 let outcome = match answer {
                     CreateAnswer::Created(at) => actor_ref(&key, &at).map(CreateOutcome::Created),
                     CreateAnswer::Existing(at) => actor_ref(&key, &at).map(CreateOutcome::Existing),
                     CreateAnswer::Rejected(e) => Ok(CreateOutcome::Rejected(e.text().to_owned())),
                     CreateAnswer::Failed(e) => Err(e),
                 };
-                self.answer_create(env, &key, caller.waiter, outcome);
+                self.answer_create(env, &key, waiter, outcome);
             }
             Effect::Joined { key, caller, reply } => {
-                let Some(caller) = self.creations.callers.try_remove(caller as usize) else {
-                    return;
-                };
-                self.answer_join(env, &key, caller.waiter, reply);
+                let Some(waiter) = self.creations.take_caller(caller) else { return };
+                self.answer_join(env, &key, waiter, reply);
             }
         }
     }

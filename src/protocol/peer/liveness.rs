@@ -4,7 +4,8 @@
 //! *Words.* A **probe** (record 5) carries a fresh id and is answered by an **ack** (record 6);
 //! while the answering node's lease is alive, also by **lease renewed** (link control 9) with the
 //! same id. Any byte received is a sign of life. **Silence** of a whole timeout loses the lane,
-//! and with it the link.
+//! and with it the link. So does a peer that **reads** nothing for that long while something is
+//! there for it: what it sends meanwhile is no excuse.
 //!
 //! *Lease deadlines.* The time left that a peer states is counted from when the probe it answers
 //! was sent here: the peer read its clock later than that, so the deadline noted here is never
@@ -34,6 +35,11 @@ pub enum LivenessAction {
         /// How long.
         silence: Duration,
     },
+    /// The peer took nothing of what waits for it for this long: report the lane lost. Said once.
+    NotRead {
+        /// How long.
+        stall: Duration,
+    },
 }
 
 /// What a peer's control record 9 means here.
@@ -55,6 +61,10 @@ pub struct LaneLiveness {
     last_probe: u64,
     /// Probes sent and when, oldest first.
     sent: VecDeque<(u64, Nanos)>,
+    /// Bytes the peer's side had taken when it was looked last.
+    taken_bytes: u64,
+    /// Something waits for the peer, and since when it has taken none of it.
+    stalled_since: Option<Nanos>,
     lost: bool,
 }
 
@@ -70,6 +80,8 @@ impl LaneLiveness {
             next_probe_at: now,
             last_probe: 0,
             sent: VecDeque::with_capacity(PROBES_KEPT),
+            taken_bytes: 0,
+            stalled_since: None,
             lost: false,
         }
     }
@@ -77,6 +89,17 @@ impl LaneLiveness {
     /// At least one byte came in on the lane, whatever it was.
     pub fn on_received(&mut self, now: Nanos) {
         self.heard_at = self.heard_at.max(now);
+    }
+
+    /// Of all that was written to the lane so far the kernel has taken `taken_bytes`, and
+    /// `unsent_bytes` wait. Said before every [`LaneLiveness::poll`].
+    pub fn on_sent(&mut self, taken_bytes: u64, unsent_bytes: usize, now: Nanos) {
+        let moved = std::mem::replace(&mut self.taken_bytes, taken_bytes) != taken_bytes;
+        self.stalled_since = match self.stalled_since {
+            _ if unsent_bytes == 0 => None,
+            Some(since) if !moved => Some(since),
+            _ => Some(now),
+        };
     }
 
     /// Control record 9 came in. `None` for a probe this lane did not send or has forgotten, and
@@ -111,6 +134,11 @@ impl LaneLiveness {
             self.lost = true;
             return Some(LivenessAction::Lost { silence });
         }
+        let stall = self.stalled_since.map_or(Duration::ZERO, |since| now.since(since));
+        if stall >= self.timeout {
+            self.lost = true;
+            return Some(LivenessAction::NotRead { stall });
+        }
         if now < self.next_probe_at {
             return None;
         }
@@ -129,7 +157,8 @@ impl LaneLiveness {
         if self.lost {
             return Nanos::MAX;
         }
-        self.next_probe_at.min(self.heard_at + self.timeout)
+        let stalled = self.stalled_since.map_or(Nanos::MAX, |since| since + self.timeout);
+        self.next_probe_at.min(self.heard_at + self.timeout).min(stalled)
     }
 }
 
@@ -186,6 +215,30 @@ mod tests {
         assert_eq!(lane.poll(at(15_001)), Some(LivenessAction::Lost { silence: TIMEOUT }));
         assert_eq!(lane.poll(at(15_002)), None);
         assert_eq!(lane.next_deadline(), Nanos::MAX);
+    }
+
+    /// A lane that is not read is lost, however much comes in; taking any byte is enough.
+    #[test]
+    fn a_peer_that_reads_nothing_is_lost_though_it_talks() {
+        let mut lane = LaneLiveness::new(INTERVAL, TIMEOUT, at(0));
+        let mut look = |ms, taken, unsent| {
+            lane.on_received(at(ms));
+            lane.on_sent(taken, unsent, at(ms));
+            let mut last = None;
+            while let Some(action) = lane.poll(at(ms)) {
+                last = Some(action);
+            }
+            (last, lane.next_deadline())
+        };
+        for (ms, taken, unsent) in [(0, 0, 0), (5_000, 10, 0), (10_000, 10, 400), (15_000, 11, 900)]
+        {
+            assert!(matches!(look(ms, taken, unsent).0, Some(LivenessAction::Probe(_))), "{ms}");
+        }
+        let (_, next) = look(29_999, 11, 2_000);
+        assert_eq!(next, at(30_000));
+        let stall = TIMEOUT;
+        assert_eq!(look(30_000, 11, 2_000), (Some(LivenessAction::NotRead { stall }), Nanos::MAX));
+        assert_eq!(look(30_001, 11, 2_000).0, None);
     }
 
     /// A core that was stopped past the timeout and reads first finds the lane alive.
