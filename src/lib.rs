@@ -40,6 +40,7 @@ pub use object::{
     Payload, PreserveState,
 };
 pub use route::{Resolution, RouteInfo};
+pub use transport::kind::DriverKind;
 
 /// What most programs use.
 pub mod prelude {

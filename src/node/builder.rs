@@ -14,6 +14,7 @@ use crate::ids::{MeshName, NodeRid};
 use crate::location::LocationStore;
 use crate::object::{Actor, ActorType, Registry};
 use crate::protocol::peer::MeshSecret;
+use crate::transport::kind::DriverKind;
 
 /// Describes a node; [`NodeBuilder::start`] starts it.
 ///
@@ -150,6 +151,15 @@ impl NodeBuilder {
     /// What a core does when it has nothing to do.
     pub fn idle(self, idle: Idle) -> Self {
         self.set(move |s| s.idle = idle)
+    }
+
+    /// What moves the node's bytes. [`DriverKind::Auto`] when left out; [`Node::driver`] tells which
+    /// one it came to.
+    ///
+    /// [`NodeBuilder::start`] answers `NotConfigured` when this names [`DriverKind::Uring`] and the
+    /// kernel refuses io_uring.
+    pub fn driver(self, driver: DriverKind) -> Self {
+        self.set(move |s| s.driver = driver)
     }
 
     /// How long a route is cached; 0 for not at all. 15 s when left out (R2.2-2).

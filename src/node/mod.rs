@@ -32,6 +32,7 @@ use crate::ids::{ActorId, MeshName, NodeGeneration, NodeRid, ObjectKey, OwnerLea
 use crate::object::Registry;
 use crate::route::RouteLifetimes;
 use crate::store::records::OwnerGuard;
+use crate::transport::kind::DriverKind;
 use counters::CoreCounters;
 use operation::Mail;
 use settings::Settings;
@@ -232,6 +233,13 @@ impl Node {
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.shared().identity.endpoint
+    }
+
+    /// What moves the node's bytes: [`DriverKind::Uring`] or [`DriverKind::Epoll`]. (A simulated
+    /// node has neither and answers what its builder named.)
+    #[must_use]
+    pub fn driver(&self) -> DriverKind {
+        self.shared().settings.driver
     }
 
     /// The sums of the node's counters. Costs the cores nothing.

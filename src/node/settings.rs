@@ -10,6 +10,7 @@ use crate::ids::{MeshName, NodeRid};
 use crate::limits;
 use crate::protocol::peer::{MeshSecret, check_endpoint_secrecy};
 use crate::route::RouteLifetimes;
+use crate::transport::kind::DriverKind;
 
 /// The settings in force.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) cores: u16,
     pub(crate) pin: bool,
     pub(crate) idle: Idle,
+    /// As asked for; from the start on, the one in use.
+    pub(crate) driver: DriverKind,
     pub(crate) listen: Endpoint,
     pub(crate) advertise: Option<Endpoint>,
     pub(crate) peers: Vec<Endpoint>,
@@ -51,6 +54,7 @@ impl Settings {
             cores: 1,
             pin: false,
             idle: Idle::Adaptive,
+            driver: DriverKind::Auto,
             listen,
             advertise: None,
             peers: Vec::new(),

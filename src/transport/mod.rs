@@ -9,5 +9,6 @@ pub mod driver;
 pub mod epoll;
 pub mod filter;
 pub mod framing;
+pub mod kind;
 pub mod listen;
 mod send_queue;
