@@ -86,6 +86,8 @@ pub const DEFAULT_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 pub const DEFAULT_LIVENESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Silence after which a peer is lost (R0-6).
 pub const DEFAULT_LIVENESS_TIMEOUT: Duration = Duration::from_secs(15);
+/// Bytes of a frame that is not whole which count as a sign of life of a lane.
+pub const LIVENESS_PIECE_BYTES: usize = 1024;
 /// Time a handshake may take, from connect to the last lane, whatever trickles in meanwhile.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a creation may take as a whole.

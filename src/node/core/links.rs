@@ -340,18 +340,25 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     pub(super) fn on_lane_bytes(&mut self, env: &mut E, link: LinkId, lane: u16, bytes: Vec<u8>) {
-        let now = self.now;
+        let (now, received) = (self.now, bytes.len());
         let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
-        state.liveness.on_received(now);
         state.reader.feed(bytes);
-        self.read_lane(env, link, lane);
+        let frames = self.read_lane(env, link, lane);
+        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
+        if frames > 0 {
+            state.liveness.on_received(now);
+        } else {
+            state.liveness.on_piece(received, now);
+        }
     }
 
-    /// Handles every whole frame a lane has. Nothing is read before the link's terms are known.
-    fn read_lane(&mut self, env: &mut E, link: LinkId, lane: u16) {
-        let Some(terms) = self.links.get(link) else { return };
+    /// Handles every whole frame a lane has, and tells how many. Nothing is read before the link's
+    /// terms are known.
+    fn read_lane(&mut self, env: &mut E, link: LinkId, lane: u16) -> usize {
+        let mut frames = 0;
+        let Some(terms) = self.links.get(link) else { return frames };
         let max = terms.info.max_frame_bytes;
-        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
+        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return frames };
         let mut reader = std::mem::replace(&mut state.reader, FrameReader::new(max));
         loop {
             // A bad header of a long frame is noticed before the frame has come.
@@ -364,21 +371,23 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 Ok(None) => break,
                 Err(BadHead((rule, text))) => {
                     self.violation(env, link, lane, rule, &text);
-                    return;
+                    return frames;
                 }
             };
+            frames += 1;
             self.count(Counter::FramesIn, 1);
             if let Err((rule, text)) = self.on_frame(env, link, lane, bytes) {
                 self.violation(env, link, lane, rule, &text);
-                return;
+                return frames;
             }
             if !self.links.lanes.contains_key(&(link, lane)) {
-                return;
+                return frames;
             }
         }
         if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
             state.reader = reader;
         }
+        frames
     }
 
     fn on_frame(

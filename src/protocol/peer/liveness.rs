@@ -3,7 +3,9 @@
 //!
 //! *Words.* A **probe** (record 5) carries a fresh id and is answered by an **ack** (record 6);
 //! while the answering node's lease is alive, also by **lease renewed** (link control 9) with the
-//! same id. Any byte received is a sign of life. **Silence** of a whole timeout loses the lane,
+//! same id. A whole frame is a sign of life, whatever it is, and so is a good piece of one
+//! ([`LIVENESS_PIECE_BYTES`]): a large frame on a slow way is no silence, a byte now and then is.
+//! **Silence** of a whole timeout loses the lane,
 //! and with it the link. So does a peer that **reads** nothing for that long while something is
 //! there for it: what it sends meanwhile is no excuse.
 //!
@@ -20,6 +22,7 @@ use std::time::Duration;
 
 use crate::env::LeaseView;
 use crate::ids::OwnerLeaseGeneration;
+use crate::limits::LIVENESS_PIECE_BYTES;
 use crate::time::Nanos;
 
 /// Probes whose send time is kept. Answers to older ones are ignored.
@@ -57,6 +60,8 @@ pub struct LaneLiveness {
     interval: Duration,
     timeout: Duration,
     heard_at: Nanos,
+    /// Bytes since then that made no whole frame and no piece worth counting.
+    trickled_bytes: usize,
     next_probe_at: Nanos,
     last_probe: u64,
     /// Probes sent and when, oldest first.
@@ -77,6 +82,7 @@ impl LaneLiveness {
             interval,
             timeout,
             heard_at: now,
+            trickled_bytes: 0,
             next_probe_at: now,
             last_probe: 0,
             sent: VecDeque::with_capacity(PROBES_KEPT),
@@ -86,9 +92,18 @@ impl LaneLiveness {
         }
     }
 
-    /// At least one byte came in on the lane, whatever it was.
+    /// A whole frame came in on the lane, whatever it was.
     pub fn on_received(&mut self, now: Nanos) {
         self.heard_at = self.heard_at.max(now);
+        self.trickled_bytes = 0;
+    }
+
+    /// So many bytes of a frame came in that is not whole yet.
+    pub fn on_piece(&mut self, bytes: usize, now: Nanos) {
+        self.trickled_bytes = self.trickled_bytes.saturating_add(bytes);
+        if self.trickled_bytes >= LIVENESS_PIECE_BYTES {
+            self.on_received(now);
+        }
     }
 
     /// Of all that was written to the lane so far the kernel has taken `taken_bytes`, and
@@ -215,6 +230,22 @@ mod tests {
         assert_eq!(lane.poll(at(15_001)), Some(LivenessAction::Lost { silence: TIMEOUT }));
         assert_eq!(lane.poll(at(15_002)), None);
         assert_eq!(lane.next_deadline(), Nanos::MAX);
+    }
+
+    /// One byte a second is silence; a large frame that makes its way is not.
+    #[test]
+    fn a_trickle_is_no_sign_of_life() {
+        let life = |bytes_per_second| {
+            let mut lane = LaneLiveness::new(INTERVAL, TIMEOUT, at(0));
+            (1..=120).find(|second| {
+                lane.on_piece(bytes_per_second, at(second * 1000));
+                let mut actions = std::iter::from_fn(|| lane.poll(at(second * 1000)));
+                actions.any(|action| matches!(action, LivenessAction::Lost { .. }))
+            })
+        };
+        assert_eq!(life(1), Some(15));
+        assert_eq!(life(LIVENESS_PIECE_BYTES / 20), Some(15));
+        assert_eq!(life(LIVENESS_PIECE_BYTES / 10), None);
     }
 
     /// A lane that is not read is lost, however much comes in; taking any byte is enough.
