@@ -48,6 +48,8 @@ pub const HALF_OPEN_DESCRIPTOR_DIVISOR: u64 = 4;
 pub const LANE_UNSENT_BYTES: u64 = 256 << 20;
 /// How many largest frames [`LANE_UNSENT_BYTES`] or the setting in its place must hold.
 pub const LANE_UNSENT_FRAMES: u64 = 2;
+/// Bytes of answers after which a round of a core's loop begins no further turn.
+pub const ROUND_ANSWER_BYTES: usize = 1 << 20;
 /// Creations and destructions other nodes may have under way on a core; then they are refused.
 pub const MAX_REMOTE_CONTROL: usize = 1 << 16;
 /// Bytes of the requests that came with such creations; then they are refused.

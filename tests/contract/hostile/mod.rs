@@ -25,7 +25,7 @@ use super::world::{Child, World};
 const REQUESTS: u64 = 200;
 /// What a process may grow by beside what the limits allow: the allocator's slack, and buffers that
 /// are kept for use again.
-const SLACK_BYTES: u64 = 24 << 20;
+const SLACK_BYTES: u64 = 4 << 20;
 /// The mesh secret of these nodes.
 const SECRET: &str = "correct horse battery";
 
@@ -96,7 +96,10 @@ impl Stage {
             let work = s.spawn(|| {
                 let mut done = 0;
                 while done < REQUESTS || !over.load(Ordering::Relaxed) {
-                    done += self.good.ask::<u64>(Command::Burst { id: "quiet".into(), count: 20 });
+                    let burst = Command::Burst { id: "quiet".into(), count: 20 };
+                    done += self.good.try_ask::<u64>(burst).unwrap_or_else(|e| {
+                        panic!("{e}; the victim closed for {:?}", self.victim.closes())
+                    });
                 }
             });
             {

@@ -177,7 +177,10 @@ fn an_old_incarnation_is_refused() {
                 stream.end();
                 (first[43] == 3).then_some(())
             });
-            assert!(stage.victim.closes().get("peer_stale_incarnation").copied() > before);
+            eventually("the refusal to be counted", || {
+                let now = stage.victim.closes().get("peer_stale_incarnation").copied();
+                (now > before).then_some(())
+            });
             // The newest life of a name is admitted.
             stage.join(&Rogue::new("rogue", 6)).lane(0).end();
         },
