@@ -163,6 +163,7 @@ pub(crate) fn a_killed_listener_leaves_a_path_that_can_be_used_again<D: Driver>(
     let mut raw = Raw::dial(&endpoint);
     let conn = side.wait_accepted();
     side.write(conn, b"mine now");
+    side.settle();
     let mut got = [0; 8];
     raw.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"mine now");

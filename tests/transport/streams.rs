@@ -41,6 +41,7 @@ pub(crate) fn unsent_bytes_are_exactly_what_the_kernel_did_not_take<D: Driver>(n
     let (first, second) = stream.split_at(9 * MIB);
     assert_eq!(side.env.unsent_bytes(conn), 0);
     side.write(conn, first);
+    side.settle();
     let unsent = side.env.unsent_bytes(conn);
     assert!(unsent > 0 && unsent < first.len(), "{unsent}");
     for piece in second.chunks(10_000) {
