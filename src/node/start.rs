@@ -27,6 +27,7 @@ use crate::protocol::peer::{PeerConfig, PeerIdentity, Peers};
 use crate::store::leases::{Keeper, KeeperConfig, Started, StoreHealth};
 use crate::store::records::NodeDescriptor;
 use crate::sync::LeaseCell;
+use crate::transport::chosen::{Chosen, ChosenDrivers, choose};
 use crate::transport::listen::BoundListener;
 
 /// How long the lease is tried to be given back.
@@ -239,17 +240,22 @@ impl Lease {
 
 /// Starts a node.
 pub(super) fn start(plan: Plan) -> Result<Node> {
-    let Plan { settings, store, registry } = plan;
+    let Plan { mut settings, store, registry } = plan;
     let store = store.ok_or_else(|| {
         Error::not_configured(
             "store is not set; give the builder a Location Store, for example \
              .store(LmdbStore::open(dir)?)",
         )
     })?;
+    let ChosenDrivers { kind, drivers } = choose(settings.driver, settings.cores)?;
+    settings.driver = kind;
+    let descriptors = real::max_descriptors() / limits::HALF_OPEN_DESCRIPTOR_DIVISOR;
+    let of_descriptors = usize::try_from(descriptors.max(1)).unwrap_or(usize::MAX);
+    settings.half_open_limit = settings.half_open_limit.min(of_descriptors);
     let lease = Lease::start(&settings, store.clone())?;
     let started = lease.wait_for_start()?;
     let lease = Arc::new(lease);
-    match start_cores(settings, registry, store, &lease, &started) {
+    match start_cores(settings, drivers, registry, store, &lease, &started) {
         Ok(node) => Ok(node),
         Err(e) => {
             lease.release();
@@ -259,15 +265,13 @@ pub(super) fn start(plan: Plan) -> Result<Node> {
 }
 
 fn start_cores(
-    mut settings: Settings,
+    settings: Settings,
+    drivers: Vec<Chosen>,
     registry: Registry,
     store: Arc<dyn LocationStore>,
     lease: &Arc<Lease>,
     started: &Started,
 ) -> Result<Node> {
-    let descriptors = real::max_descriptors() / limits::HALF_OPEN_DESCRIPTOR_DIVISOR;
-    let of_descriptors = usize::try_from(descriptors.max(1)).unwrap_or(usize::MAX);
-    settings.half_open_limit = settings.half_open_limit.min(of_descriptors);
     let listener = BoundListener::bind(&settings.listen)?;
     let endpoint = settings.advertise.clone().unwrap_or_else(|| listener.local_endpoint().clone());
     let (jobs, job_queue) = flume::unbounded();
@@ -287,7 +291,7 @@ fn start_cores(
         read_lease,
         idle: settings.idle,
     };
-    let node: RealNode<Mail> = RealNode::new(real_parts)?;
+    let node: RealNode<Mail> = RealNode::with_drivers(real_parts, drivers)?;
     spawn_store_thread(store, job_queue, node.deliver_store.clone())?;
 
     let [a, b, seed @ ..] = real::random_words::<6>()?;

@@ -63,3 +63,4 @@ macro_rules! suite {
 }
 
 suite!(epoll, homing::transport::epoll::Epoll);
+suite!(uring, homing::transport::uring::Uring);

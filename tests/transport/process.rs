@@ -100,17 +100,18 @@ pub(crate) fn descriptors_are_back_at_the_baseline<D: Driver>((): ()) {
 pub(crate) fn running_out_of_descriptors<D: Driver>((): ()) {
     alone(|| {
         for net in [Net::Tcp, Net::Unix] {
+            // The limit is on the number of a descriptor. It stands before anything is accepted:
+            // an accept that is under way in the kernel goes by the limit it began with.
+            let old = getrlimit(Resource::Nofile);
+            let highest = descriptors().max().unwrap();
+            let few = Rlimit { current: Some(highest + 64), ..old };
+            setrlimit(Resource::Nofile, few).unwrap();
             let place = Place::new(net);
             let (mut side, endpoint) = place.side::<D>("a");
             let mut first_raw = Raw::dial(&endpoint);
             let first = side.wait_accepted();
             let mut waiting: Vec<Raw> = (0..5).map(|_| Raw::dial(&endpoint)).collect();
 
-            let old = getrlimit(Resource::Nofile);
-            // The limit is on the number of a descriptor, so at least eight are left.
-            let highest = descriptors().max().unwrap();
-            let few = Rlimit { current: Some(highest + 9), ..old };
-            setrlimit(Resource::Nofile, few).unwrap();
             let mut filler = Vec::new();
             while let Ok(file) = std::fs::File::open("/dev/null") {
                 filler.push(file);
@@ -163,6 +164,7 @@ pub(crate) fn a_killed_listener_leaves_a_path_that_can_be_used_again<D: Driver>(
     let mut raw = Raw::dial(&endpoint);
     let conn = side.wait_accepted();
     side.write(conn, b"mine now");
+    side.settle();
     let mut got = [0; 8];
     raw.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"mine now");

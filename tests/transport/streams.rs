@@ -41,6 +41,7 @@ pub(crate) fn unsent_bytes_are_exactly_what_the_kernel_did_not_take<D: Driver>(n
     let (first, second) = stream.split_at(9 * MIB);
     assert_eq!(side.env.unsent_bytes(conn), 0);
     side.write(conn, first);
+    side.settle();
     let unsent = side.env.unsent_bytes(conn);
     assert!(unsent > 0 && unsent < first.len(), "{unsent}");
     for piece in second.chunks(10_000) {
@@ -184,6 +185,7 @@ pub(crate) fn nothing_follows_a_close<D: Driver>(net: Net) {
     for flush in [false, true] {
         let ((mut a, a_conn), (mut b, b_conn)) = place.pair::<D>();
         b.write(b_conn, &pattern(8 * MIB));
+        b.settle();
         a.wait(|side| !side.received(a_conn).is_empty());
         let got = a.received(a_conn).len();
         a.env.close(a_conn, flush);
@@ -325,6 +327,7 @@ pub(crate) fn stop_listening_keeps_streams<D: Driver>(net: Net) {
 
 fn still_works<D: Driver>(from: (&mut Side<D>, ConnId), to: (&mut Side<D>, ConnId)) {
     from.0.write(from.1, b"still here");
+    from.0.settle();
     to.0.wait(|side| side.received(to.1) == b"still here");
 }
 

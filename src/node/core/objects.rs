@@ -222,6 +222,7 @@ impl Objects {
     pub(super) fn drop_withheld(&mut self) -> usize {
         let dropped = self.answers.len() + self.operations.len();
         self.answers.clear();
+        self.answer_bytes = 0;
         self.operations.clear();
         dropped
     }
