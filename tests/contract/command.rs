@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::probe::{Ask, Explode, Fail, Fill, Hold, Make, Note, Other, Probe, RAW, Show};
 
-/// Runs all nodes of the tests on this driver (`epoll`, `uring`); else they choose by themselves.
+/// Runs all nodes of the tests on this driver (`epoll`, `uring`), whatever a test asks for.
 const DRIVER: &str = "HOMING_TEST_DRIVER";
 
 /// The settings of a node of the tests. What is `None` keeps its default.
@@ -23,6 +23,7 @@ pub(crate) struct Setup {
     pub(crate) peers: Vec<String>,
     pub(crate) secret: Option<String>,
     pub(crate) cores: Option<u16>,
+    pub(crate) driver: Option<String>,
     pub(crate) lease_ms: Option<(u64, u64)>,
     pub(crate) liveness_ms: Option<(u64, u64)>,
     pub(crate) cache_ms: Option<u64>,
@@ -48,9 +49,9 @@ impl Setup {
     pub(crate) fn builder(&self) -> NodeBuilder {
         let ms = Duration::from_millis;
         let mut b = homing::Node::builder(&self.mesh).rid(&self.rid);
-        // The one place where the tests choose a driver; children inherit it.
-        if let Ok(name) = std::env::var(DRIVER) {
-            b = b.driver(name.parse().expect("HOMING_TEST_DRIVER names a driver"));
+        // The one place where the tests choose a driver; children inherit the variable.
+        if let Some(name) = std::env::var(DRIVER).ok().or(self.driver.clone()) {
+            b = b.driver(name.parse().expect("the test, or HOMING_TEST_DRIVER, names a driver"));
         }
         if let Some(listen) = &self.listen {
             b = b.listen(listen);

@@ -12,8 +12,10 @@ use super::world::{Child, World};
 
 const FLAPS: u64 = 4;
 
-fn host(world: &World, hosts: &TwoHosts, at: usize, rid: &str, port: u16) -> Child {
+fn host(stage: (&World, &TwoHosts, &str), at: usize, rid: &str, port: u16) -> Child {
+    let (world, hosts, driver) = stage;
     let setup = Setup {
+        driver: Some(driver.into()),
         secret: Some("correct horse battery".into()),
         listen: Some(hosts.endpoint(at, port)),
         liveness_ms: Some((300, 1_500)),
@@ -38,10 +40,16 @@ fn silent(child: &Child) -> u64 {
 /// Proves R0-6, R4-6, R5-4.
 #[test]
 fn a_half_open_peer_is_noticed_and_comes_back() {
+    // `auto` is io_uring wherever the kernel allows it.
+    ["epoll", "auto"].into_iter().for_each(flaps);
+}
+
+fn flaps(driver: &str) {
     let world = World::new();
     let hosts = TwoHosts::new();
-    let owner = host(&world, &hosts, 0, "owner", 7000);
-    let caller = host(&world, &hosts, 1, "caller", 7000);
+    let stage = (&world, &hosts, driver);
+    let owner = host(stage, 0, "owner", 7000);
+    let caller = host(stage, 1, "caller", 7000);
     owner.create("a");
     let mut number = 1;
     eventually("the link to be made", || note(&caller, "a", number).ok());
@@ -55,7 +63,7 @@ fn a_half_open_peer_is_noticed_and_comes_back() {
             eventually("the half-open link to be given up", || {
                 (silent(side) == flap && side.counter(Counter::LinksDown) == flap).then_some(())
             });
-            eprintln!("flap {flap}: {} noticed by {:?}", side.rid, begun.elapsed());
+            eprintln!("{driver}, flap {flap}: {} noticed by {:?}", side.rid, begun.elapsed());
         }
         hosts.vanish(false);
         number += 1;
@@ -76,11 +84,16 @@ fn a_half_open_peer_is_noticed_and_comes_back() {
 /// Proves R2.2-8, R4-6.
 #[test]
 fn a_blackholed_peer_delays_no_other() {
+    ["epoll", "auto"].into_iter().for_each(three_nodes);
+}
+
+fn three_nodes(driver: &str) {
     let world = World::new();
     let hosts = TwoHosts::new();
-    let near = host(&world, &hosts, 0, "near", 7000);
-    let caller = host(&world, &hosts, 0, "caller", 7001);
-    let far = host(&world, &hosts, 1, "far", 7000);
+    let stage = (&world, &hosts, driver);
+    let near = host(stage, 0, "near", 7000);
+    let caller = host(stage, 0, "caller", 7001);
+    let far = host(stage, 1, "far", 7000);
     near.create("n");
     far.create("f");
     for id in ["n", "f"] {

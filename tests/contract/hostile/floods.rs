@@ -29,6 +29,8 @@ fn small(setup: &mut Setup) {
     setup.window = Some(WINDOW);
     setup.max_frame = Some(FRAME);
     setup.unsent = Some(UNSENT);
+    // A flood of one lane may last longer than the usual patience with the others.
+    setup.liveness_ms = Some((20_000, 600_000));
 }
 
 fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
@@ -176,7 +178,10 @@ fn ask_for_much(stage: &Stage, joined: &mut Joined) {
             if spent > WINDOW as usize / 4 {
                 break;
             }
-            assert!(joined.lane(lane).say(&frame));
+            if !joined.lane(lane).say(&frame) {
+                // It was cut off already.
+                return;
+            }
         }
     }
 }

@@ -23,9 +23,9 @@ use super::world::{Child, World};
 
 /// Requests of the well-behaved peer during an attack, at least.
 const REQUESTS: u64 = 200;
-/// What a process may grow by beside what the limits allow: the allocator's slack, and buffers that
-/// are kept for use again.
-const SLACK_BYTES: u64 = 4 << 20;
+/// What a process may grow by beside what the limits allow: the allocator's slack, and the buffers a
+/// driver receives into (io_uring: 4 MiB a core), which are touched for the first time.
+const SLACK_BYTES: u64 = 6 << 20;
 /// The mesh secret of these nodes.
 const SECRET: &str = "correct horse battery";
 
@@ -45,11 +45,19 @@ struct Stage {
 }
 
 impl Stage {
-    /// Lets `test` happen over both kinds of socket; `adapt` changes the victim's settings. Its core
-    /// counts differ, so that links of one lane and of two are met.
+    /// Lets `test` happen over both kinds of socket and on both drivers; `adapt` changes the victim's
+    /// settings. Its core counts differ, so that links of one lane and of two are met.
     fn each(adapt: impl Fn(&mut Setup), test: impl Fn(&Self)) {
-        for net in [Net::Tcp, Net::Unix] {
-            let stage = Self::new(net, &adapt, &[]);
+        // `auto` is io_uring wherever the kernel allows it. A deep run crosses all with all.
+        let is_deep = std::env::var("HOMING_TEST_DEEP").is_ok_and(|deep| deep == "1");
+        let all =
+            [(Net::Tcp, "epoll"), (Net::Unix, "auto"), (Net::Tcp, "auto"), (Net::Unix, "epoll")];
+        for (net, driver) in all.into_iter().take(if is_deep { 4 } else { 2 }) {
+            let adapt = |setup: &mut Setup| {
+                setup.driver = Some(driver.into());
+                adapt(setup);
+            };
+            let stage = Self::new(net, adapt, &[]);
             test(&stage);
             stage.good_is_well();
         }
