@@ -29,8 +29,8 @@ use crate::shm::{Place, ProcessIdentity, Region, RegionIdentity, RegionSpec};
 use crate::store::leases::{Keeper, KeeperConfig, Started, StoreHealth};
 use crate::store::records::NodeDescriptor;
 use crate::sync::LeaseCell;
-use crate::transport::chosen::{Chosen, ChosenDrivers, choose};
 use crate::time::Nanos;
+use crate::transport::chosen::{Chosen, ChosenDrivers, choose};
 use crate::transport::listen::BoundListener;
 
 /// How long the lease is tried to be given back.

@@ -126,11 +126,12 @@ pub(super) struct Rogue {
     pub(super) rid: String,
     pub(super) generation: u64,
     pub(super) key: u8,
+    pub(super) cores: u16,
 }
 
 impl Rogue {
     pub(super) fn new(rid: &str, generation: u64) -> Self {
-        Self { rid: rid.to_owned(), generation, key: 1 }
+        Self { rid: rid.to_owned(), generation, key: 1, cores: 1 }
     }
 }
 
@@ -173,7 +174,7 @@ impl Stage {
             },
             lease_generation: OwnerLeaseGeneration::FIRST,
             secret: Some(MeshSecret::new(SECRET).unwrap()),
-            cores: 1,
+            cores: rogue.cores,
             max_frame_bytes: 16 << 20,
             lane_window_bytes: 1 << 20,
             hash_seed_check: ObjectHash::of(seed, ObjectKind::Actor, "homing").low(),
