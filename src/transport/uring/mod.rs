@@ -411,7 +411,12 @@ impl Drop for Ring {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
             tracing::error!(%error, "an io_uring ring cannot be ended; its memory is not given back");
-            std::mem::forget(std::mem::take(&mut self.ops));
+            for (_, entry) in std::mem::take(&mut self.ops) {
+                // The descriptors are closed: the kernel holds what it needs of them.
+                if let Op::Send(_, batch) = entry.op {
+                    std::mem::forget(batch);
+                }
+            }
             self.buffers.keep = true;
         }
         self.publish_counts();
