@@ -44,6 +44,9 @@ impl Setup {
         if let Some(listen) = &self.listen {
             b = b.listen(listen);
         }
+        if let Ok(driver) = std::env::var("HOMING_TEST_DRIVER") {
+            b = b.driver(driver.parse().expect("HOMING_TEST_DRIVER names a driver"));
+        }
         if let Some(advertise) = &self.advertise {
             b = b.advertise(advertise);
         }

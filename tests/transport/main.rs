@@ -62,6 +62,7 @@ macro_rules! suite {
                     stop_listening_keeps_streams the_end_of_a_core_closes_its_streams;
                 hand_over: unread_and_unsent_bytes_move_in_order to_itself while_dialling
                     to_a_core_that_is_not_there of_a_stream_whose_peer_left
+                    of_a_half_closed_stream_that_is_blocked
                     again_and_again_under_traffic;
             }
         }

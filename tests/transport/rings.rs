@@ -77,7 +77,10 @@ fn operations_of_closed_and_moved_streams_end() {
         match round % 5 {
             0 => side.env.close(conn, true),
             1 => side.env.close(conn, false),
-            2 => side.env.hand_over(conn, 0, round, Vec::new()),
+            2 => {
+                side.env.hand_over(conn, 0, round, Vec::new());
+                side.wait_adopted(round);
+            }
             3 => side.env.hand_over(conn, 7, round, Vec::new()),
             _ => {
                 raw.reset();
