@@ -111,6 +111,11 @@ impl World {
     pub(crate) fn node(&self, setup: &Setup) -> (Node, Watched) {
         let store = self.store();
         let node = setup.builder().store(store.clone()).start().expect("the node starts");
+        if let Ok(named) = std::env::var("HOMING_TEST_DRIVER")
+            && named != "auto"
+        {
+            assert_eq!(node.driver().to_string(), named);
+        }
         (node, store)
     }
 

@@ -170,6 +170,9 @@ impl Driver for Uring {
 
     fn close(&mut self, conn: ConnId, flush_first: bool) {
         self.ended.retain(|(id, _)| *id != conn);
+        if !flush_first && let Some(stream) = self.stream(conn) {
+            end_sending(stream);
+        }
         self.settle(conn);
         let Some(mut stream) = self.remove(conn) else { return };
         if flush_first
@@ -584,6 +587,7 @@ impl Uring {
         };
         let mut stream = self.remove(conn)?;
         // Their last completions come to nobody.
+        end_sending(&stream);
         cancel_incoming(&mut self.ring, &mut stream);
         cancel_sending(&mut self.ring, &mut stream);
         Some(Event::Closed { conn, reason })
@@ -621,6 +625,14 @@ fn cancel_sending(ring: &mut Ring, stream: &mut Stream) {
         && !std::mem::replace(&mut sending.is_cancelled, true)
     {
         ring.start(CANCEL, Op::Cancel(sending.op));
+    }
+}
+
+/// Makes a send that waits fail, of a stream that is about to be gone. What the kernel has taken
+/// still leaves.
+fn end_sending(stream: &Stream) {
+    if stream.sending.is_some() {
+        let _ = net::shutdown(&stream.socket, Shutdown::Both);
     }
 }
 

@@ -120,6 +120,8 @@ pub(crate) struct Ring {
     /// What found no room in the submission queue.
     backlog: VecDeque<squeue::Entry>,
     owner: Option<Owner>,
+    /// The kernel has taken operations.
+    has_entered: bool,
     /// The kernel waits by the node's clock.
     has_boottime: bool,
     /// Flags of every enter.
@@ -191,6 +193,7 @@ impl Ring {
             serial: 0,
             backlog: VecDeque::new(),
             owner: None,
+            has_entered: false,
             has_boottime,
             flags: flags.bits(),
             started: 0,
@@ -249,7 +252,9 @@ impl Ring {
             }
             let queued = self.io.submission().len() as u32;
             let wait_until = wait_until.filter(|_| self.backlog.is_empty());
-            match self.enter_once(owner, queued, wait_until) {
+            let result = self.enter_once(owner, queued, wait_until);
+            self.has_entered |= result.is_ok();
+            match result {
                 Ok(()) if !self.backlog.is_empty() => {}
                 // Time has run out, a signal came, or completions have to be taken first.
                 Ok(()) | Err(Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY) => {
@@ -348,7 +353,20 @@ impl Ring {
                 self.completed += 1;
                 self.ops.remove(slot).op
             });
+            if let (Some(Op::Cancel(target)), Outcome::Failed(_)) = (&done, &outcome) {
+                self.cancel_again(*target, token);
+            }
             return Some(Completion { token, outcome, done });
+        }
+    }
+
+    /// A cancellation found nothing to cancel. When its target is alive all the same, the kernel is
+    /// just about to try it once more: a send that cannot go on does so again and again on a stream
+    /// whose peer has ended its side. After a bounded number of tries it can be found.
+    fn cancel_again(&mut self, target: OpId, token: u64) {
+        let (slot, serial) = (target.0 as u32 as usize, (target.0 >> 32) as u32);
+        if self.ops.get(slot).is_some_and(|entry| entry.serial == serial) {
+            self.start(token, Op::Cancel(target));
         }
     }
 
@@ -379,7 +397,7 @@ impl Ring {
 
     /// Ends all operations and waits for them. An error when that cannot be.
     fn finish(&mut self) -> Result<(), Errno> {
-        if self.owner.is_none() {
+        if !self.has_entered {
             // The kernel has not heard of any.
             self.completed += self.ops.len() as u64;
             self.ops.clear();
@@ -411,7 +429,16 @@ impl Drop for Ring {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
             tracing::error!(%error, "an io_uring ring cannot be ended; its memory is not given back");
-            std::mem::forget(std::mem::take(&mut self.ops));
+            for (_, entry) in std::mem::take(&mut self.ops) {
+                match entry.op {
+                    Op::Send(socket, batch) => {
+                        end_socket(&socket);
+                        std::mem::forget(batch);
+                    }
+                    Op::Receive(socket) | Op::PollOut(socket) => end_socket(&socket),
+                    Op::Accept(_) | Op::PollIn(_) | Op::Cancel(_) | Op::CancelAll => {}
+                }
+            }
             self.buffers.keep = true;
         }
         self.publish_counts();
@@ -567,6 +594,11 @@ fn register<T>(fd: i32, opcode: u32, argument: &mut T, count: u32) -> Result<(),
         libc::syscall(libc::SYS_io_uring_register, fd, opcode, &raw mut *argument, count)
     };
     if result < 0 { Err(errno(&io::Error::last_os_error())) } else { Ok(()) }
+}
+
+/// Tells the peer of the end while the kernel still holds the socket for an operation.
+fn end_socket(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
 /// A message header that names nothing.
