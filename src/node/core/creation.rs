@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slab::Slab;
-
 use super::Core;
+use super::callers::Callers;
 use super::inbound::Purpose;
 use super::objects::State;
 use super::store_calls::{StoreUse, row_of};
@@ -42,12 +41,6 @@ pub(super) enum StoreStep {
     Commit { key: ObjectKey, call: CallId },
 }
 
-/// Who asked for a creation here.
-struct Caller {
-    waiter: CreateWaiter,
-    request: Payload,
-}
-
 /// A question to another node about a creation.
 pub(super) enum Asked {
     /// To make the object there.
@@ -69,10 +62,7 @@ struct Ask {
 /// The creations of a core.
 pub(super) struct Creations {
     creator: Creator,
-    callers: Slab<Caller>,
-    /// Callers of other nodes among them, and the bytes of their requests.
-    remote_callers: usize,
-    remote_bytes: u64,
+    callers: Callers,
     /// Running factories, and what they built until it is installed.
     factories: FixedMap<CallId, (ObjectKey, u64)>,
     built: FixedMap<CallId, (ObjectKey, Body)>,
@@ -85,38 +75,13 @@ impl Creations {
     pub(super) fn new(creator: Creator) -> Self {
         Self {
             creator,
-            callers: Slab::new(),
-            remote_callers: 0,
-            remote_bytes: 0,
+            callers: Callers::default(),
             factories: FixedMap::default(),
             built: FixedMap::default(),
             opening: FixedMap::default(),
             for_generation: Vec::new(),
             for_link: BTreeMap::new(),
         }
-    }
-
-    fn insert_caller(&mut self, waiter: CreateWaiter, request: Payload) -> u64 {
-        if matches!(waiter, CreateWaiter::Remote { .. }) {
-            self.remote_callers += 1;
-            self.remote_bytes += request.part().len() as u64;
-        }
-        self.callers.insert(Caller { waiter, request }) as u64
-    }
-
-    fn take_caller(&mut self, caller: u64) -> Option<CreateWaiter> {
-        let Caller { waiter, request } = self.callers.try_remove(caller as usize)?;
-        if matches!(waiter, CreateWaiter::Remote { .. }) {
-            self.remote_callers -= 1;
-            self.remote_bytes -= request.part().len() as u64;
-        }
-        Some(waiter)
-    }
-
-    /// Whether other nodes have as much under way as they may. Their creations spend no credit.
-    pub(super) fn is_full_of_remote(&self) -> bool {
-        self.remote_callers >= limits::MAX_REMOTE_CONTROL
-            || self.remote_bytes >= limits::REMOTE_CONTROL_BYTES
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -161,7 +126,8 @@ fn creation_frame<'a>(
 impl<E: Env<Mail = Mail>> Core<E> {
     /// Whether other nodes have as many creations and destructions under way here as they may.
     pub(super) fn is_remote_control_full(&self) -> bool {
-        self.creations.is_full_of_remote() || self.destroys.callers() >= limits::MAX_REMOTE_CONTROL
+        self.creations.callers.is_full_of_remote()
+            || self.destroys.callers() >= limits::MAX_REMOTE_CONTROL
     }
 
     /// A call to create, at the home core of its id.
@@ -260,7 +226,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 },
             },
         };
-        let caller = self.creations.insert_caller(waiter, request);
+        let caller = self.creations.callers.insert(waiter, request);
         let attempt = self.random_u128(env);
         let deadline = self.now + timeout;
         let type_name = type_name.into();
@@ -373,7 +339,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.on_create(env, call);
             }
             CreateMode::Join => {
-                let caller = self.creations.insert_caller(waiter, request);
+                let caller = self.creations.callers.insert(waiter, request);
                 let deadline = self.now + remaining;
                 let attempt = create.attempt_id;
                 self.step_creator(env, Event::Join { key, caller, attempt, deadline });
@@ -504,7 +470,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 }
             }
             Effect::Answered { key, caller, answer } => {
-                let Some(waiter) = self.creations.take_caller(caller) else { return };
+                let Some(waiter) = self.creations.callers.take(caller) else { return };
                 let outcome = match answer {
                     CreateAnswer::Created(at) => actor_ref(&key, &at).map(CreateOutcome::Created),
                     CreateAnswer::Existing(at) => actor_ref(&key, &at).map(CreateOutcome::Existing),
@@ -514,7 +480,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.answer_create(env, &key, waiter, outcome);
             }
             Effect::Joined { key, caller, reply } => {
-                let Some(waiter) = self.creations.take_caller(caller) else { return };
+                let Some(waiter) = self.creations.callers.take(caller) else { return };
                 self.answer_join(env, &key, waiter, reply);
             }
         }
@@ -604,7 +570,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.step_creator(env, Event::FactoryEnded { key, call, outcome });
             return;
         };
-        let request = self.creations.callers.get(caller as usize).map(|c| c.request.clone());
+        let request = self.creations.callers.request(caller).cloned();
         let cx = CreateContext {
             id,
             generation,

@@ -4,6 +4,7 @@
 //! The loop: what happened (completions, mail, frames) → turns → what turns answered and sent →
 //! timers → submit. The clock is read before the turns and once more before anything leaves.
 
+mod callers;
 mod creation;
 mod destroy;
 mod directory;

@@ -4,7 +4,6 @@
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use homing::Counter;
 use homing::ids::Correlation;
@@ -243,13 +242,10 @@ fn a_peer_that_talks_and_never_reads_is_lost() {
             let mut joined = stage.join(&Rogue::new("rogue", 5));
             ask_for_much(stage, &mut joined);
             let lanes: Vec<u16> = joined.lanes.keys().copied().collect();
-            for _ in 0..600 {
-                if !lanes.iter().all(|lane| joined.lane(*lane).say(&probe(*lane, 1))) {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            panic!("the node listened for a minute to a peer that does not read");
+            eventually("the node to stop listening", || {
+                let listens = lanes.iter().all(|lane| joined.lane(*lane).say(&probe(*lane, 1)));
+                (!listens).then_some(())
+            });
         });
     });
 }
