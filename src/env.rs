@@ -283,8 +283,8 @@ pub trait Env {
     /// Starts a dial. Ends in `Connected` or `Closed`.
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId;
 
-    /// Queues bytes for a stream and leaves `bytes` empty. Bytes leave in order; what the kernel
-    /// does not take at once is sent as it does. Nothing happens for a stream that is gone.
+    /// Queues bytes for a stream and leaves `bytes` empty. Bytes leave in order, in this call or in
+    /// the next [`Env::poll`]; what the kernel does not take then is sent as it does. Nothing happens for a stream that is gone.
     fn write(&mut self, conn: ConnId, bytes: &mut Vec<u8>);
 
     /// Bytes queued for the stream that the kernel has not taken; 0 for a stream that is gone.

@@ -34,14 +34,15 @@ pub mod sim;
 pub use error::{Error, ErrorKind, Result};
 pub use exec::idle::Idle;
 pub use node::{
-    ActorHandle, Actors, Counter, Counters, CreateOutcome, Creating, Node, NodeBuilder, Request,
-    Requesting, Resolver, Sending, block_on,
+    ActorHandle, Actors, ConfiguredPeer, Counter, Counters, CreateOutcome, Creating, Node,
+    NodeBuilder, PeerEndpoints, PeerState, Request, Requesting, Resolver, Sending, block_on,
 };
 pub use object::{
     Actor, ActorType, Context, CreateContext, Handler, IntoPayload, Message, Metadata, Packet,
     Payload, PreserveState,
 };
 pub use route::{Resolution, RouteInfo};
+pub use transport::kind::DriverKind;
 
 /// What most programs use.
 pub mod prelude {

@@ -98,6 +98,8 @@ counters! {
     FramesOut = "frames_out",
     /// Links closed because the peer broke the protocol.
     ProtocolViolations = "protocol_violations",
+    /// Creations and destructions of other nodes refused because too many were under way.
+    RemoteControlRefused = "remote_control_refused",
     /// Links that came up.
     LinksUp = "links_up",
     /// Links that went down.

@@ -26,12 +26,12 @@ use crate::exec::idle::{Idle, IdlePolicy};
 use crate::exec::mailbox::{MailSender, Mailbox, mailbox};
 use crate::limits::MAX_CORES;
 use crate::time::Nanos;
+use crate::transport::chosen::Chosen;
 use crate::transport::driver::{Driver, StreamParts};
-use crate::transport::epoll::Epoll;
 use crate::transport::listen::BoundListener;
 
 pub use crate::store::boottime;
-pub(crate) use sources::random_words;
+pub(crate) use sources::{max_descriptors, random_words};
 pub use threads::spawn_core;
 
 use sources::{LoadReader, RandomSource};
@@ -65,7 +65,7 @@ pub struct RealParts {
 }
 
 /// The doors of a node's cores, and the ways in for its other threads.
-pub struct RealNode<M, D = Epoll> {
+pub struct RealNode<M, D = Chosen> {
     /// One per core, in order; each is moved to its core's thread.
     pub envs: Vec<RealEnv<M, D>>,
     /// Mail from application threads.
@@ -75,7 +75,7 @@ pub struct RealNode<M, D = Epoll> {
 }
 
 /// The real door of one core. See the module's head.
-pub struct RealEnv<M, D = Epoll> {
+pub struct RealEnv<M, D = Chosen> {
     core: u16,
     driver: D,
     mailbox: Mailbox<Item<M>>,
@@ -132,16 +132,22 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
     /// `NotConfigured` when `cores` is outside `1..=256`; `InternalFailure` when the kernel refuses
     /// what a driver needs.
     pub fn new(parts: RealParts) -> Result<Self, Error> {
+        check_cores(parts.cores)?;
+        let drivers = (0..parts.cores).map(|_| D::new()).collect::<Result<_, Error>>()?;
+        Self::with_drivers(parts, drivers)
+    }
+
+    /// As [`RealNode::new`], with drivers that are there already, one per core.
+    ///
+    /// # Errors
+    /// As [`RealNode::new`].
+    pub fn with_drivers(parts: RealParts, of_cores: Vec<D>) -> Result<Self, Error> {
         let RealParts { cores, listener, submit_store, read_lease, idle } = parts;
-        if cores == 0 || cores > MAX_CORES {
-            return Err(Error::not_configured(format!(
-                "cores is {cores}; it must be 1 to {MAX_CORES}"
-            )));
-        }
+        check_cores(cores)?;
+        assert_eq!(of_cores.len(), usize::from(cores), "one driver per core");
         let mut drivers = Vec::new();
         let mut senders = Vec::new();
-        for _ in 0..cores {
-            let driver = D::new()?;
+        for driver in of_cores {
             let waker = driver.waker();
             let (sender, mailbox) = mailbox(move || waker.wake());
             drivers.push((driver, mailbox));
@@ -173,6 +179,15 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
             Arc::new(move |core, token, answer| door.send(core, Item::Store { token, answer }));
         Ok(Self { envs, poster: mailboxes, deliver_store })
     }
+}
+
+fn check_cores(cores: u16) -> Result<(), Error> {
+    if cores == 0 || cores > MAX_CORES {
+        return Err(Error::not_configured(format!(
+            "cores is {cores}; it must be 1 to {MAX_CORES}"
+        )));
+    }
+    Ok(())
 }
 
 impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
@@ -238,8 +253,8 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
         self.driver.close(conn, flush);
     }
 
-    fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, unread: Vec<u8>) {
-        if let Some(parts) = self.driver.take_out(conn) {
+    fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, mut unread: Vec<u8>) {
+        if let Some(parts) = self.driver.take_out(conn, &mut unread) {
             self.mailboxes.send(to, Item::Adopt { parts, tag, unread });
         }
     }
@@ -250,6 +265,12 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
 }
 
 impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
+    /// The core's driver.
+    #[must_use]
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
     fn take_mail(&mut self, events: &mut Vec<Event<M>>) {
         for _ in 0..MAX_MAIL {
             let Some(item) = self.mailbox.take() else { return };

@@ -12,7 +12,7 @@ use homing::store::lmdb::LmdbStore;
 use homing::{Error, Node, block_on};
 use serde_json::{Value, json};
 
-use super::command::{Command, Made, Said, Setup, Sight, Vain};
+use super::command::{Command, Configured, Fence, Made, OnPeers, Said, Setup, Sight, Vain};
 use super::eventually::eventually;
 use super::probe::{Note, Show, open_gate, payload_of, waiting_at};
 use super::watched::Watched;
@@ -115,6 +115,38 @@ fn carry_out(hosted: &Hosted, command: Command) -> homing::Result<Value> {
         Command::Note { id, number, is_request: false } => {
             hosted.node().actor(id).send(Note { number }).wait()?;
             Value::Null
+        }
+        Command::Burst { id, count } => {
+            let actor = hosted.node().actor(id);
+            for number in 0..count {
+                actor.request(Note { number }).wait()?;
+            }
+            json!(count)
+        }
+        Command::Fence { id } => {
+            let route = super::world::route_of(hosted.node(), &id);
+            json!(Fence {
+                rid: route.rid.to_string(),
+                object: route.object_generation.get(),
+                node: route.node_generation.get(),
+                tenure: route.authority_owner_generation.get(),
+                lease: route.owner_lease_generation.get(),
+            })
+        }
+        Command::OnPeers(wish) => {
+            let peers = hosted.node().peers();
+            block_on(async {
+                match &wish {
+                    OnPeers::Add(endpoint) => peers.add(endpoint).await,
+                    OnPeers::Replace(old, new) => peers.replace(old, new).await,
+                    OnPeers::Remove(endpoint) => peers.remove(endpoint).await,
+                }
+            })?;
+            Value::Null
+        }
+        Command::Peers => {
+            let peers = block_on(hosted.node().peers().list())?;
+            json!(peers.into_iter().map(Configured::from).collect::<Vec<_>>())
         }
         Command::Show { id } => json!(hosted.node().actor(id).request(Show {}).wait()?),
         Command::Hold(id, hold) => json!(hosted.node().actor(id).request(hold).wait()?),

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slab::Slab;
-
 use super::Core;
+use super::callers::Callers;
 use super::inbound::Purpose;
 use super::objects::State;
 use super::store_calls::{StoreUse, row_of};
@@ -17,6 +16,7 @@ use crate::ids::{
     ActorRef, AuthorityOwnerGeneration, Correlation, FixedMap, MeshName, NodeGeneration, NodeRid,
     ObjectGeneration, ObjectKey, StoreVersion,
 };
+use crate::limits;
 use crate::location::Batch;
 use crate::node::counters::Counter;
 use crate::node::operation::{CreateCall, CreateOutcome, CreateWaiter, Mail, ReplyTo};
@@ -41,12 +41,6 @@ pub(super) enum StoreStep {
     Commit { key: ObjectKey, call: CallId },
 }
 
-/// Who asked for a creation here.
-struct Caller {
-    waiter: CreateWaiter,
-    request: Payload,
-}
-
 /// A question to another node about a creation.
 pub(super) enum Asked {
     /// To make the object there.
@@ -68,7 +62,7 @@ struct Ask {
 /// The creations of a core.
 pub(super) struct Creations {
     creator: Creator,
-    callers: Slab<Caller>,
+    callers: Callers,
     /// Running factories, and what they built until it is installed.
     factories: FixedMap<CallId, (ObjectKey, u64)>,
     built: FixedMap<CallId, (ObjectKey, Body)>,
@@ -81,7 +75,7 @@ impl Creations {
     pub(super) fn new(creator: Creator) -> Self {
         Self {
             creator,
-            callers: Slab::new(),
+            callers: Callers::default(),
             factories: FixedMap::default(),
             built: FixedMap::default(),
             opening: FixedMap::default(),
@@ -130,6 +124,12 @@ fn creation_frame<'a>(
 }
 
 impl<E: Env<Mail = Mail>> Core<E> {
+    /// Whether other nodes have as many creations and destructions under way here as they may.
+    pub(super) fn is_remote_control_full(&self) -> bool {
+        self.creations.callers.is_full_of_remote()
+            || self.destroys.callers() >= limits::MAX_REMOTE_CONTROL
+    }
+
     /// A call to create, at the home core of its id.
     pub(super) fn on_create(&mut self, env: &mut E, call: CreateCall) {
         if self.is_stopping() {
@@ -226,7 +226,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 },
             },
         };
-        let caller = self.creations.callers.insert(Caller { waiter, request }) as u64;
+        let caller = self.creations.callers.insert(waiter, request);
         let attempt = self.random_u128(env);
         let deadline = self.now + timeout;
         let type_name = type_name.into();
@@ -339,7 +339,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.on_create(env, call);
             }
             CreateMode::Join => {
-                let caller = self.creations.callers.insert(Caller { waiter, request }) as u64;
+                let caller = self.creations.callers.insert(waiter, request);
                 let deadline = self.now + remaining;
                 let attempt = create.attempt_id;
                 self.step_creator(env, Event::Join { key, caller, attempt, deadline });
@@ -470,22 +470,18 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 }
             }
             Effect::Answered { key, caller, answer } => {
-                let Some(caller) = self.creations.callers.try_remove(caller as usize) else {
-                    return;
-                };
+                let Some(waiter) = self.creations.callers.take(caller) else { return };
                 let outcome = match answer {
                     CreateAnswer::Created(at) => actor_ref(&key, &at).map(CreateOutcome::Created),
                     CreateAnswer::Existing(at) => actor_ref(&key, &at).map(CreateOutcome::Existing),
                     CreateAnswer::Rejected(e) => Ok(CreateOutcome::Rejected(e.text().to_owned())),
                     CreateAnswer::Failed(e) => Err(e),
                 };
-                self.answer_create(env, &key, caller.waiter, outcome);
+                self.answer_create(env, &key, waiter, outcome);
             }
             Effect::Joined { key, caller, reply } => {
-                let Some(caller) = self.creations.callers.try_remove(caller as usize) else {
-                    return;
-                };
-                self.answer_join(env, &key, caller.waiter, reply);
+                let Some(waiter) = self.creations.callers.take(caller) else { return };
+                self.answer_join(env, &key, waiter, reply);
             }
         }
     }
@@ -574,7 +570,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.step_creator(env, Event::FactoryEnded { key, call, outcome });
             return;
         };
-        let request = self.creations.callers.get(caller as usize).map(|c| c.request.clone());
+        let request = self.creations.callers.request(caller).cloned();
         let cx = CreateContext {
             id,
             generation,

@@ -42,6 +42,11 @@ impl Destroys {
         self.destroyer.is_empty()
     }
 
+    /// Those who wait for a destruction.
+    pub(super) fn callers(&self) -> usize {
+        self.callers.len()
+    }
+
     pub(super) fn next_deadline(&self) -> Nanos {
         self.destroyer.next_deadline().unwrap_or(Nanos::MAX)
     }

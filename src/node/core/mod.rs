@@ -4,10 +4,13 @@
 //! The loop: what happened (completions, mail, frames) → turns → what turns answered and sent →
 //! timers → submit. The clock is read before the turns and once more before anything leaves.
 
+mod callers;
 mod creation;
 mod destroy;
 mod directory;
 mod inbound;
+mod intents;
+mod lanes;
 mod links;
 mod objects;
 mod planted;
@@ -33,7 +36,7 @@ use crate::limits;
 use crate::object::Payload;
 use crate::protocol::create;
 use crate::protocol::credit::CreditWindow;
-use crate::protocol::peer::{IntentId, LinkId, PeerEvent, Peers};
+use crate::protocol::peer::{LaneLoss, LinkId, PeerEvent, Peers};
 use crate::protocol::request::Requests;
 use crate::protocol::resolve::{Event as ResolveEvent, Resolver};
 use crate::route::{Resolution, RouteLifetimes, SharedRouteCache};
@@ -103,6 +106,8 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
 
     links: Links,
     held_inbound: VecDeque<(LinkId, u16, Vec<u8>)>,
+    /// Bytes of creations and destructions that were held since the lease lapsed.
+    held_control_bytes: u64,
     zero: Option<Zero>,
     scan: NodeScan,
     has_intents: bool,
@@ -181,6 +186,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             local_credit_returned: false,
             links: Links::default(),
             held_inbound: VecDeque::new(),
+            held_control_bytes: 0,
             zero: peers.map(Zero::new),
             scan: NodeScan::default(),
             has_intents: false,
@@ -257,9 +263,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.zero.is_none() || std::mem::replace(&mut self.has_intents, true) {
             return;
         }
-        let endpoints = self.shared.settings.peers.clone();
-        for (intent, endpoint) in (0..).map(IntentId).zip(endpoints) {
-            self.step_peers(env, PeerEvent::Intent { intent, endpoint });
+        for endpoint in self.shared.settings.peers.clone() {
+            self.install_intent(env, endpoint);
         }
     }
 
@@ -309,7 +314,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 None => self.step_peers(env, PeerEvent::Received { conn, bytes }),
             },
             Event::Closed { conn, reason } => match self.lane_of(conn) {
-                Some((link, lane)) => self.lose_lane(env, link, lane, reason.to_string()),
+                Some((link, lane)) => {
+                    self.lose_lane(env, link, lane, LaneLoss::Stream, reason.to_string());
+                }
                 None => self.step_peers(env, PeerEvent::Closed { conn, reason }),
             },
         }
@@ -325,7 +332,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::Inbound { link, lane, bytes } => self.on_inbound(env, link, lane, &bytes),
             Mail::CreditReturned { link, lane, object, bytes } => {
                 if let Err(text) = self.on_credit_returned(link, lane, object, bytes) {
-                    self.mail_core_zero(env, Mail::LaneLost { link, lane, reason: text });
+                    self.give_link_up(env, link, lane, ("credit-not-spent", text));
                 }
                 self.pump_waiting_for_credit(env, link, lane);
             }
@@ -341,8 +348,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::LinkAdmitted { link, info } => self.on_link_admitted(env, link, info),
             Mail::LinkUp { link } => self.on_link_up(env, link),
             Mail::LinkClose { link, reason } => self.on_link_close(env, link, &reason),
-            Mail::LaneLost { link, lane, reason } => {
-                self.step_peers(env, PeerEvent::LaneLost { link, lane, reason });
+            Mail::LaneLost { link, lane, loss, reason } => {
+                self.step_peers(env, PeerEvent::LaneLost { link, lane, loss, reason });
             }
             Mail::LaneClosed { link, lane } => {
                 self.step_peers(env, PeerEvent::LaneClosed { link, lane });
@@ -368,6 +375,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::Create(call) => self.on_create(env, *call),
             Mail::Resolve { key, timeout, slot } => self.on_resolve(env, key, timeout, slot),
             Mail::Find { key, timeout, slot } => self.start_find(env, key, timeout, slot),
+            Mail::ChangePeer(change) => self.on_change_peer(env, *change),
+            Mail::ListPeers { slot } => self.on_list_peers(&slot),
             Mail::Configure(lifetimes) => self.on_configure(env, lifetimes),
             Mail::Shutdown { deadline_in, slot } => self.begin_shutdown(env, deadline_in, slot),
             Mail::Stop => self.stop_at_once(env),

@@ -16,6 +16,7 @@ use crate::env::{Env, Planted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::cells::{Cells, Polled};
 use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
+use crate::limits;
 use crate::node::counters::Counter;
 use crate::node::operation::{Body as OpBody, CreditOf, Mail, Operation, Queued, ReplyTo, Waiter};
 use crate::object::{
@@ -92,6 +93,8 @@ pub(super) struct Objects {
     outbox: Rc<Outbox>,
     waits: Slab<TurnWait>,
     answers: VecDeque<Answer>,
+    /// Bytes of payload among them.
+    answer_bytes: usize,
     operations: VecDeque<Operation>,
     scratch: Vec<OutboxItem>,
 }
@@ -109,6 +112,7 @@ impl Objects {
             outbox: Rc::default(),
             waits: Slab::new(),
             answers: VecDeque::new(),
+            answer_bytes: 0,
             operations: VecDeque::new(),
             scratch: Vec::new(),
         }
@@ -218,6 +222,7 @@ impl Objects {
     pub(super) fn drop_withheld(&mut self) -> usize {
         let dropped = self.answers.len() + self.operations.len();
         self.answers.clear();
+        self.answer_bytes = 0;
         self.operations.clear();
         dropped
     }
@@ -245,9 +250,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.objects.schedule(index);
     }
 
-    /// Runs turns: first those that were woken, then new ones, bounded.
+    /// Runs turns: first those that were woken, then new ones, bounded, by what they answer too: what
+    /// waits for a peer is looked at once in a round.
     pub(super) fn run_turns(&mut self, env: &mut E) {
         for _ in 0..TURNS_PER_ROUND {
+            if self.objects.answer_bytes >= limits::ROUND_ANSWER_BYTES {
+                break;
+            }
             if let Some(cell) = self.objects.ready_cells.pop_front() {
                 self.poll_cell(env, cell);
             } else if let Some(index) = self.objects.runnable.pop_front() {
@@ -432,11 +441,14 @@ impl<E: Env<Mail = Mail>> Core<E> {
         to: ReplyTo,
         end: std::result::Result<Option<Payload>, (Status, Error)>,
     ) {
+        let payload = end.as_ref().ok().and_then(Option::as_ref);
+        self.objects.answer_bytes += payload.map_or(0, |payload| payload.part().len());
         self.objects.answers.push_back(Answer { key: key.clone(), to, end });
     }
 
     /// Lets out what turns answered and sent. The caller has just seen the lease alive.
     pub(super) fn let_out(&mut self, env: &mut E) {
+        self.objects.answer_bytes = 0;
         while let Some(Answer { key, to, end }) = self.objects.answers.pop_front() {
             if env.planted(Planted::DoubleReply) {
                 let end = end.clone();

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::Error;
@@ -16,6 +17,11 @@ use crate::exec::idle::runnable_threads;
 pub(crate) fn random_words<const N: usize>() -> Result<[u64; N], Error> {
     let mut source = RandomSource::new()?;
     Ok(std::array::from_fn(|_| source.next()))
+}
+
+/// Descriptors this process may have open.
+pub(crate) fn max_descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Random words a refill gets.
