@@ -13,6 +13,7 @@ use crate::transport::uring::Uring;
 /// A driver of either kind. All cores of a node have the same kind, so the branch is always the
 /// same one.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one per core, moved to its thread once
 pub enum Chosen {
     /// On io_uring.
     Uring(Uring),

@@ -6,6 +6,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use homing::env::{Endpoint, Env};
@@ -160,14 +161,23 @@ pub(crate) fn stops_and_continues_lose_nothing<D: Driver>((): ()) {
         assert_ne!(out.read_line(&mut line).unwrap(), 0, "{:?}", other.wait_with_output());
     }
     let pid = Pid::from_child(&other);
-    while other.try_wait().unwrap().is_none() {
-        for signal in [Signal::STOP, Signal::CONT] {
-            kill_process(pid, signal).unwrap();
+    let (to_end, end) = mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        let mut text = String::new();
+        out.read_to_string(&mut text).unwrap();
+        to_end.send(text).unwrap();
+    });
+    let text = loop {
+        match end.recv_timeout(Duration::from_micros(300)) {
+            Ok(text) => break text,
+            Err(_) => {
+                for signal in [Signal::STOP, Signal::CONT] {
+                    kill_process(pid, signal).unwrap();
+                }
+            }
         }
-        std::thread::sleep(Duration::from_micros(300));
-    }
-    let mut text = String::new();
-    out.read_to_string(&mut text).unwrap();
+    };
+    reading.join().unwrap();
     let end = other.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&end.stderr);
     assert!(end.status.success() && text.contains("body done"), "{text}\n{errors}");
@@ -192,18 +202,22 @@ fn interrupted_traffic<D: Driver>() {
 }
 
 fn interrupted_waits<D: Driver>() {
-    const MAILS: u64 = 300;
+    const MAILS: u64 = 3_000;
     let mut node = RealNode::<u64, D>::new(parts(1, None, Idle::Park)).unwrap();
     let mut side = Side::new(node.envs.remove(0));
     let poster = node.poster.clone();
+    let (answer, answers) = mpsc::channel();
     let posting = std::thread::spawn(move || {
         for n in 0..MAILS {
-            std::thread::sleep(Duration::from_millis(1));
             poster.post(0, n);
+            // The core has nothing to do until the next one, so it sleeps.
+            assert_eq!(answers.recv(), Ok(n));
         }
     });
-    side.wait(|side| side.mail.len() as u64 == MAILS);
-    assert!(side.mail.iter().copied().eq(0..MAILS));
+    for n in 0..MAILS {
+        side.wait(|side| side.mail.len() as u64 > n);
+        answer.send(side.mail[n as usize]).unwrap();
+    }
     posting.join().unwrap();
     let until = side.env.now() + Duration::from_millis(50);
     assert_eq!(side.poll(until), 0);

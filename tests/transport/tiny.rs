@@ -12,7 +12,7 @@ use homing::transport::uring::{Sizes, Uring};
 pub(crate) struct Tiny(pub(crate) Uring);
 
 pub(crate) const TINY: Sizes =
-    Sizes { submissions: 4, completions: 8, buffers: 4, buffer_bytes: 512 };
+    Sizes { submissions: 4, completions: 8, buffers: 4, buffer_bytes: 2048 };
 
 impl Driver for Tiny {
     fn new() -> Result<Self, Error> {

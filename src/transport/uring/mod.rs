@@ -336,9 +336,10 @@ impl Ring {
             let buffer = cqueue::buffer_select(told.flags());
             let outcome = match (u32::try_from(told.result()), &entry.op, buffer) {
                 (Err(_), ..) => Outcome::Failed(Errno::from_raw_os_error(-told.result())),
-                // SAFETY: the kernel made this descriptor for us and nobody else knows it.
                 (Ok(fd), Op::Accept(_), _) => {
-                    Outcome::Accepted(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+                    // SAFETY: the kernel made this descriptor for us and nobody else knows it.
+                    let socket = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+                    Outcome::Accepted(socket)
                 }
                 (Ok(bytes @ 1..), _, Some(buffer)) => Outcome::Received(Filled { buffer, bytes }),
                 (Ok(number), _, buffer) => {
