@@ -10,6 +10,7 @@
 
 mod clients;
 mod cluster;
+mod failpoints;
 mod judge;
 mod ledger;
 mod planted;

@@ -3,7 +3,7 @@
 
 use super::Core;
 use super::objects::State;
-use crate::env::{Env, Planted};
+use crate::env::{Env, Failpoint, Planted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey, RouteFence};
 use crate::node::counters::Counter;
@@ -231,6 +231,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             credit,
         };
         self.enqueue(index, queued);
+        env.reached(Failpoint::Admitted);
     }
 
     /// R2.5-6: no follow route leads on from here, so a stale message ends.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::Core;
-use crate::env::{Env, Planted};
+use crate::env::{Env, Failpoint, Planted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::cells::{Cells, Polled};
 use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
@@ -122,12 +122,14 @@ impl Objects {
         self.objects.len()
     }
 
+    /// Whether a turn could be started or resumed now.
+    fn has_turns(&self) -> bool {
+        !self.runnable.is_empty() || !self.ready_cells.is_empty()
+    }
+
     /// Whether a turn could be started or resumed now, or something let out.
     pub(super) fn has_work(&self) -> bool {
-        !self.runnable.is_empty()
-            || !self.ready_cells.is_empty()
-            || !self.answers.is_empty()
-            || !self.operations.is_empty()
+        self.has_turns() || !self.answers.is_empty() || !self.operations.is_empty()
     }
 
     /// Whether anything runs, waits or has not been let out.
@@ -245,9 +247,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.objects.schedule(index);
     }
 
-    /// Runs turns: first those that were woken, then new ones, bounded.
+    /// Runs turns: first those that were woken, then new ones, bounded. The clock is read before
+    /// each: a stop in any of them may outlast the lease, and then the next does not begin (R5-16).
     pub(super) fn run_turns(&mut self, env: &mut E) {
         for _ in 0..TURNS_PER_ROUND {
+            if !self.objects.has_turns() || !self.may_act(env) {
+                break;
+            }
             if let Some(cell) = self.objects.ready_cells.pop_front() {
                 self.poll_cell(env, cell);
             } else if let Some(index) = self.objects.runnable.pop_front() {
@@ -331,6 +337,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         match used {
             CellUse::Turn { object, reply, generation } => {
                 self.end_turn(env, object, reply, generation, output);
+                env.reached(Failpoint::TurnDone);
             }
             CellUse::Factory { key, call } => {
                 let made = match output {
@@ -438,6 +445,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// Lets out what turns answered and sent. The caller has just seen the lease alive.
     pub(super) fn let_out(&mut self, env: &mut E) {
         while let Some(Answer { key, to, end }) = self.objects.answers.pop_front() {
+            env.reached(Failpoint::ReplyLetOut);
             if env.planted(Planted::DoubleReply) {
                 let end = end.clone();
                 self.send_answer(env, &key, to.clone(), end);
