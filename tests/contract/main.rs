@@ -18,6 +18,7 @@ mod world;
 #[path = "../support/eventually.rs"]
 mod eventually;
 
+mod clocks;
 mod creation;
 mod r0;
 mod r1;
@@ -30,4 +31,6 @@ mod r2_6;
 mod r4;
 mod r5;
 mod start;
+#[cfg(feature = "failpoints")]
+mod stopped;
 mod streams;

@@ -13,6 +13,7 @@ mod cluster;
 mod failpoints;
 mod judge;
 mod ledger;
+mod outage;
 mod planted;
 mod regressions;
 mod seeds;

@@ -133,8 +133,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// A call to create, at the home core of its id.
     pub(super) fn on_create(&mut self, env: &mut E, call: CreateCall) {
         if self.is_stopping() {
-            let text = format!("node {} is shutting down", self.shared.settings.rid);
-            let error = Error::new(ErrorKind::ShuttingDown, text);
+            let error = self.shutting_down();
             self.answer_create(env, &call.key, call.waiter, Err(error));
             return;
         }

@@ -203,8 +203,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.is_stopping() {
             self.free_credit(env, key, credit);
             let status = Status::of_kind(ErrorKind::ShuttingDown, key.kind());
-            let text = format!("node {} is shutting down", self.shared.settings.rid);
-            self.refuse(key, reply, status, &text);
+            let error = self.shutting_down();
+            self.refuse(key, reply, status, error.text());
             return;
         }
         if reply.is_some() && frame.remaining_ms == 0 {

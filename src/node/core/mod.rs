@@ -114,6 +114,8 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     wheel: Wheel,
     timers: Slab<Timer>,
     phase: Phase,
+    /// Why the lifecycle is over for good (R5-16).
+    fenced: Option<Arc<str>>,
     stopped: Vec<super::oneshot::Settler<()>>,
     planted_unavailable: BTreeSet<ObjectKey>,
     planted_resubmit: Vec<(LinkId, ObjectKey, Payload)>,
@@ -190,6 +192,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             wheel: Wheel::new(now),
             timers: Slab::new(),
             phase: Phase::Running,
+            fenced: None,
             stopped: Vec::new(),
             planted_unavailable: BTreeSet::new(),
             planted_resubmit: Vec::new(),
