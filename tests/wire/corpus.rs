@@ -12,11 +12,15 @@ use homing::ids::{
     AuthorityOwnerGeneration, MeshName, NodeGeneration, NodeRid, ObjectGeneration,
     OwnerLeaseGeneration,
 };
+use homing::layout::RegionSizes;
+use homing::shm::{CounterSpec, Place, ProcessIdentity, Region, RegionIdentity, RegionSpec};
 use homing::store::records::{
     Authority, AuthorityState, GenerationCounter, HashSeed, LeaseRecord, NodeDescriptor,
     OwnerRecord, OwnerState,
 };
+use homing::time::Nanos;
 use homing::wire::Rule;
+use zerocopy::IntoBytes;
 
 use super::own_layouts::controls;
 use super::random::frames;
@@ -94,12 +98,38 @@ fn row_corpus() -> Corpus {
     rows.into_iter().map(|(name, kind, row)| (name.into(), [vec![kind], row].concat())).collect()
 }
 
+/// Headers of regions of unlike sizes.
+fn region_corpus() -> Corpus {
+    let identity = RegionIdentity {
+        mesh: MeshName::new("game").expect("a good name"),
+        rid: NodeRid::new("node-a").expect("a good rid"),
+        node_generation: 11,
+        hash_seed: 7,
+        process: ProcessIdentity { pid: 22, start_time_ticks: 33, boot_id: [5; 16] },
+        created_at: Nanos(44),
+    };
+    let mut corpus = Corpus::new();
+    for (cores, routes) in [(1, 4), (3, 64), (16, 4_096)] {
+        let spec = RegionSpec {
+            identity: identity.clone(),
+            sizes: RegionSizes { node_rows_per_core: 8, ..RegionSizes::of_node(cores, routes) },
+            counters: vec![CounterSpec { id: 1, label: "cache_hits", unit: "" }],
+        };
+        let region = Region::create(&spec, Place::Private, &mut |_| {}).expect("memory");
+        corpus.insert(format!("cores-{cores:02}"), region.header().as_bytes().to_vec());
+    }
+    corpus
+}
+
 #[test]
 fn the_stored_corpora_are_these_samples() {
     let write = std::env::var_os("HOMING_WRITE_CORPUS").is_some();
-    for (target, corpus) in
-        [("record", record_corpus()), ("frame", frame_corpus()), ("row", row_corpus())]
-    {
+    for (target, corpus) in [
+        ("record", record_corpus()),
+        ("frame", frame_corpus()),
+        ("row", row_corpus()),
+        ("region", region_corpus()),
+    ] {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
         if write {
             std::fs::create_dir_all(&dir).expect("a directory");

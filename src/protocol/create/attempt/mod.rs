@@ -29,7 +29,7 @@ pub(super) struct Caller {
 
 /// A built object that is not owner yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Built {
+pub(super) struct Built {
     factory: CallId,
     generation: ObjectGeneration,
     /// The version of the Creating row.
