@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! A whole link frame: refused, or accepted with one encoding. The checksum is made to fit, so that
 //! mutations get behind it.
 #![no_main]

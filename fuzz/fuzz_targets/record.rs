@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! A record, a link control record, a metadata part, a payload part: refused, or accepted with one
 //! encoding.
 #![no_main]

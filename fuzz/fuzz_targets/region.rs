@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! The header of a shared-memory region, whoever wrote it: refused, or every range it leads to lies
 //! inside the region, behind the header, and apart from every other. What is compared with a
 //! constant is made to fit, so that mutations get behind it.

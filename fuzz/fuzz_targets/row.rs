@@ -1,3 +1,4 @@
+#![forbid(unsafe_code)]
 //! A row of the Location Store, whoever wrote it: refused with its key, or accepted so that it reads
 //! back as it was.
 #![no_main]
