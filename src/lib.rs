@@ -31,6 +31,9 @@ pub mod node;
 #[cfg(feature = "sim")]
 pub mod sim;
 
+#[cfg(feature = "failpoints")]
+pub use node::failpoints;
+
 pub use error::{Error, ErrorKind, Result};
 pub use exec::idle::Idle;
 pub use node::{

@@ -110,6 +110,9 @@ counters! {
     ObjectsDestroyed = "objects_destroyed",
     /// Times the node's own lease was found lapsed.
     LeaseLapses = "lease_lapses",
+    /// 1 when the lifecycle is over for good: the node was released or replaced while its lease had
+    /// lapsed.
+    Fenced = "fenced",
     /// Messages of others held back because the lease was lapsed when they came.
     HeldWhileLapsed = "held_while_lapsed",
 }

@@ -4,6 +4,8 @@
 mod builder;
 mod core;
 mod counters;
+#[cfg(feature = "failpoints")]
+pub mod failpoints;
 mod handles;
 mod oneshot;
 mod operation;

@@ -20,7 +20,7 @@ mod threads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::env::{ConnId, Endpoint, Env, Event, LeaseView, Post, StoreAnswer, StoreOp};
+use crate::env::{ConnId, Endpoint, Env, Event, Failpoint, LeaseView, Post, StoreAnswer, StoreOp};
 use crate::error::Error;
 use crate::exec::idle::{Idle, IdlePolicy};
 use crate::exec::mailbox::{MailSender, Mailbox, mailbox};
@@ -49,6 +49,15 @@ pub type SubmitStore = Arc<dyn Fn(u16, u64, StoreOp, Nanos) + Send + Sync>;
 pub type DeliverStore = Arc<dyn Fn(u16, u64, StoreAnswer) + Send + Sync>;
 /// Reads what the lease thread published last.
 pub type ReadLease = Arc<dyn Fn() -> LeaseView + Send + Sync>;
+
+/// A step of a protocol was reached, on any thread. Nothing without the feature `failpoints`.
+#[inline]
+pub(super) fn reached(point: Failpoint) {
+    #[cfg(feature = "failpoints")]
+    super::failpoints::reached(point);
+    #[cfg(not(feature = "failpoints"))]
+    let _ = point;
+}
 
 /// What a node is made of, for [`RealNode::new`].
 pub struct RealParts {
@@ -261,6 +270,10 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
 
     fn stop_listening(&mut self) {
         self.driver.stop_listening();
+    }
+
+    fn reached(&mut self, point: Failpoint) {
+        reached(point);
     }
 }
 

@@ -266,6 +266,8 @@ impl Lease {
 
 /// Starts a node.
 pub(super) fn start(plan: Plan) -> Result<Node> {
+    #[cfg(feature = "failpoints")]
+    super::failpoints::arm_from_environment()?;
     let Plan { mut settings, store, registry } = plan;
     let store = store.ok_or_else(|| {
         Error::not_configured(

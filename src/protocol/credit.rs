@@ -27,6 +27,11 @@
 //!
 //! **Crash.** A link that breaks takes its windows with it; a new link starts with full ones.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::MACHINE;
 use std::collections::BTreeMap;
 
 use crate::limits::{CREDIT_RETURN_DELAY, CREDIT_RETURN_DIVISOR, OBJECT_SHARE_DIVISOR};
@@ -146,12 +151,14 @@ impl CreditWindow {
     /// After a refusal the caller keeps the frame and tries again, in the order of refusals, when
     /// credit comes back; a caller that gives up says so with [`CreditWindow::withdraw`].
     pub fn try_take(&mut self, object_hash: u64, bytes: u64) -> Take {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::Take);
         let object_bytes = self.object_bytes(object_hash);
         let share = self.window_bytes / u64::from(OBJECT_SHARE_DIVISOR);
         if object_bytes > 0 && object_bytes.saturating_add(bytes) > share {
             // Another frame of the first waiter's object went meanwhile: it waits for its object
             // now, and the next one may have the room.
-            self.withdraw(object_hash);
+            self.forget_waiter(object_hash);
             return Take::ObjectFull;
         }
         match self.first_waiter {
@@ -180,6 +187,12 @@ impl CreditWindow {
 
     /// The object's sender does not wait for room any more.
     pub fn withdraw(&mut self, object_hash: u64) {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::Withdraw);
+        self.forget_waiter(object_hash);
+    }
+
+    fn forget_waiter(&mut self, object_hash: u64) {
         self.first_waiter.take_if(|(first, _)| *first == object_hash);
     }
 
@@ -189,6 +202,8 @@ impl CreditWindow {
     /// [`OverReturned`] when the object had less outstanding; nothing changes then, and the peer
     /// that sent it broke the protocol.
     pub fn give_back(&mut self, object_hash: u64, bytes: u64) -> Result<(), OverReturned> {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::GiveBack);
         let outstanding_bytes = self.object_bytes(object_hash);
         if bytes > outstanding_bytes {
             return Err(OverReturned { object_hash, returned_bytes: bytes, outstanding_bytes });

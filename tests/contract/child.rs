@@ -174,11 +174,38 @@ fn carry_out(hosted: &Hosted, command: Command) -> homing::Result<Value> {
             Value::Null
         }
         Command::WaitingAt { name } => json!(waiting_at(&name)),
+        #[cfg(feature = "failpoints")]
+        Command::Arm(text) => {
+            homing::failpoints::arm(&text)?;
+            Value::Null
+        }
+        #[cfg(feature = "failpoints")]
+        Command::LetGo(name) => {
+            homing::failpoints::release(failpoint(&name));
+            Value::Null
+        }
+        #[cfg(feature = "failpoints")]
+        Command::WaitsAt(name) => json!(homing::failpoints::is_waiting(failpoint(&name))),
+        #[cfg(feature = "failpoints")]
+        Command::Hits(name) => json!(homing::failpoints::hits(failpoint(&name))),
+        Command::FailStore(is_failing) => {
+            hosted.store.get().expect("started").fail(is_failing);
+            Value::Null
+        }
+        Command::WallClock => {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            json!(since.expect("after the epoch").as_secs())
+        }
         Command::Shutdown { deadline_ms } => {
             block_on(hosted.node().shutdown(ms(deadline_ms)));
             Value::Null
         }
     })
+}
+
+#[cfg(feature = "failpoints")]
+fn failpoint(name: &str) -> homing::env::Failpoint {
+    homing::env::Failpoint::from_name(name).expect("the test names a failpoint")
 }
 
 fn start_in_vain(hosted: &Hosted, setup: &Setup) -> homing::Result<Vain> {

@@ -300,6 +300,20 @@ pub(crate) enum Command {
     Shutdown {
         deadline_ms: u64,
     },
+    /// Arms failpoints, lets go what waits at one, says whether something waits or how often it
+    /// was reached.
+    #[cfg(feature = "failpoints")]
+    Arm(String),
+    #[cfg(feature = "failpoints")]
+    LetGo(String),
+    #[cfg(feature = "failpoints")]
+    WaitsAt(String),
+    #[cfg(feature = "failpoints")]
+    Hits(String),
+    /// Lets every call of the child's Store fail, or none.
+    FailStore(bool),
+    /// Seconds since the epoch, by the wall clock that this process sees.
+    WallClock,
 }
 
 /// An error as JSON.

@@ -19,6 +19,7 @@ mod world;
 #[path = "../support/eventually.rs"]
 mod eventually;
 
+mod clocks;
 mod creation;
 mod half_open;
 mod hostile;
@@ -35,4 +36,6 @@ mod r4;
 mod r5;
 mod region;
 mod start;
+#[cfg(feature = "failpoints")]
+mod stopped;
 mod streams;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command as Program, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -85,7 +85,15 @@ impl World {
 
     /// A child process without a node.
     pub(crate) fn bare_child(&self, name: &str) -> Child {
-        Child::new(self.path(&format!("{name}.sock")), name, &[])
+        Child::new(self.path(&format!("{name}.sock")), name, &[], &[])
+    }
+
+    /// As [`World::child`], with more in its environment.
+    pub(crate) fn child_with(&self, setup: &Setup, environment: &[(&str, &Path)]) -> Child {
+        let socket = self.path(&format!("{}.sock", setup.rid));
+        let mut child = Child::new(socket, &setup.rid, &[], environment);
+        child.endpoint = child.ask(Command::Start(setup.clone()));
+        child
     }
 
     /// A child process with a started node.
@@ -101,7 +109,7 @@ impl World {
 
     /// As [`World::child_named`], started by a launcher that turns into it: `ip netns exec …`.
     pub(crate) fn child_under(&self, setup: &Setup, name: &str, launcher: &[&str]) -> Child {
-        let mut child = Child::new(self.path(&format!("{name}.sock")), name, launcher);
+        let mut child = Child::new(self.path(&format!("{name}.sock")), name, launcher, &[]);
         child.rid.clone_from(&setup.rid);
         child.endpoint = child.ask(Command::Start(setup.clone()));
         child
@@ -147,7 +155,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    fn new(socket: PathBuf, rid: &str, launcher: &[&str]) -> Self {
+    fn new(socket: PathBuf, rid: &str, launcher: &[&str], environment: &[(&str, &Path)]) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let mut start = match launcher {
             [] => Program::new(program),
@@ -160,6 +168,7 @@ impl Child {
         let mut process = start
             .args(["child::process", "--exact", "--nocapture", "--test-threads=1"])
             .env(SOCKET, &socket)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -283,6 +292,17 @@ impl Child {
     /// Stops the process: it does nothing until it is told to go on.
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
+        self.await_stop();
+    }
+
+    /// Whether the process has ended by itself.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().expect("a child can be asked").is_some()
+    }
+
+    /// Waits until the process is stopped.
+    pub(crate) fn await_stop(&self) {
         let tasks = format!("/proc/{}/task", self.process.id());
         eventually("every thread of the child to stop", || {
             let mut tasks = std::fs::read_dir(&tasks).ok()?.flatten();

@@ -10,7 +10,7 @@ use super::callers::Callers;
 use super::inbound::Purpose;
 use super::objects::State;
 use super::store_calls::{StoreUse, row_of};
-use crate::env::{Env, StoreAnswer, StoreOp};
+use crate::env::{Env, Failpoint, StoreAnswer, StoreOp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{
     ActorRef, AuthorityOwnerGeneration, Correlation, FixedMap, MeshName, NodeGeneration, NodeRid,
@@ -133,8 +133,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// A call to create, at the home core of its id.
     pub(super) fn on_create(&mut self, env: &mut E, call: CreateCall) {
         if self.is_stopping() {
-            let text = format!("node {} is shutting down", self.shared.settings.rid);
-            let error = Error::new(ErrorKind::ShuttingDown, text);
+            let error = self.shutting_down();
             self.answer_create(env, &call.key, call.waiter, Err(error));
             return;
         }
@@ -435,6 +434,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.on_generations(env);
             }
             Effect::Reserve { key, call, object_generation, attempt, type_name, until } => {
+                env.reached(Failpoint::CreateReserve);
                 let state = AuthorityState::Creating { attempt };
                 let row = self.own_row(state, &type_name, object_generation);
                 let name = records::authority_key(key.kind(), key.id());
@@ -442,6 +442,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.creation_commit(env, key, call, batch, until);
             }
             Effect::CommitReady { key, call, object_generation, type_name, creating, until } => {
+                env.reached(Failpoint::CreateCommit);
                 self.open(&key, object_generation, creating, &type_name);
                 let row = self.own_row(AuthorityState::Ready, &type_name, object_generation);
                 let name = records::authority_key(key.kind(), key.id());
@@ -455,6 +456,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.creation_commit(env, key, call, batch, until);
             }
             Effect::RunFactory { key, call, caller, object_generation, type_name, .. } => {
+                env.reached(Failpoint::CreateFactory);
                 self.run_factory(env, key, call, caller, object_generation, &type_name);
             }
             Effect::StopFactory { factory: call, .. } => {
@@ -462,7 +464,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     self.objects.cancel_cell(cell);
                 }
             }
-            Effect::Install { key, factory, version, .. } => self.install(&key, factory, version),
+            Effect::Install { key, factory, version, .. } => {
+                env.reached(Failpoint::CreateInstall);
+                self.install(&key, factory, version);
+            }
             Effect::Discard { factory, .. } => {
                 self.creations.built.remove(&factory);
                 if let Some(index) = self.creations.opening.remove(&factory) {
@@ -477,6 +482,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     CreateAnswer::Rejected(e) => Ok(CreateOutcome::Rejected(e.text().to_owned())),
                     CreateAnswer::Failed(e) => Err(e),
                 };
+                env.reached(Failpoint::CreateAnswer);
                 self.answer_create(env, &key, waiter, outcome);
             }
             Effect::Joined { key, caller, reply } => {

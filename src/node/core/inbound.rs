@@ -3,7 +3,7 @@
 
 use super::Core;
 use super::objects::State;
-use crate::env::{Env, Planted};
+use crate::env::{Env, Failpoint, Planted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey, RouteFence};
 use crate::limits;
@@ -248,8 +248,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.is_stopping() {
             self.free_credit(env, key, credit);
             let status = Status::of_kind(ErrorKind::ShuttingDown, key.kind());
-            let text = format!("node {} is shutting down", self.shared.settings.rid);
-            self.refuse(key, reply, status, &text);
+            let error = self.shutting_down();
+            self.refuse(key, reply, status, error.text());
             return;
         }
         if reply.is_some() && frame.remaining_ms == 0 {
@@ -276,6 +276,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             credit,
         };
         self.enqueue(index, queued);
+        env.reached(Failpoint::Admitted);
     }
 
     /// R2.5-6: no follow route leads on from here, so a stale message ends.

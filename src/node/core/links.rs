@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::Core;
 use super::inbound::Broken;
 use super::lanes::push_control;
-use crate::env::{ConnId, Env};
+use crate::env::{ConnId, Env, Failpoint};
 use crate::ids::{FixedMap, NodeGeneration, NodeRid};
 use crate::node::counters::Counter;
 use crate::node::operation::Mail;
@@ -211,13 +211,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 let conn = env.dial(&endpoint);
                 self.step_peers(env, PeerEvent::Dialed { dial, conn });
             }
-            PeerEffect::Send { conn, mut frame } => env.write(conn, &mut frame),
+            PeerEffect::Send { conn, mut frame } => {
+                env.reached(Failpoint::HandshakeSend);
+                env.write(conn, &mut frame);
+            }
             PeerEffect::Close { conn, reason, detail } => {
                 tracing::debug!(reason = reason.counter(), detail, "a stream is closed");
                 self.count_close(reason.counter(), reason.is_violation());
                 env.close(conn, true);
             }
             PeerEffect::LinkAdmitted { link, info } => {
+                env.reached(Failpoint::LinkAdmitted);
                 self.broadcast(env, || Mail::LinkAdmitted { link, info: info.clone() });
             }
             PeerEffect::LaneReady { conn, link, lane, core, unread } => {
@@ -226,6 +230,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             PeerEffect::LinkUp { link, info } => {
                 tracing::info!(peer = %info.peer, lanes = info.lanes, "a link is up");
                 self.count(Counter::LinksUp, 1);
+                env.reached(Failpoint::LinkUp);
                 self.broadcast(env, || Mail::LinkUp { link });
             }
             PeerEffect::CloseLink { link, peer, reason, detail } => {

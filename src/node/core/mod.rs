@@ -25,7 +25,7 @@ use slab::Slab;
 use super::Shared;
 use super::counters::Counter;
 use super::operation::{Mail, NodeSeen};
-use crate::env::{Env, Event, Planted};
+use crate::env::{Env, Event, Failpoint, Planted};
 use crate::exec::cells::Cells;
 use crate::exec::wheel::{TimerHandle, Wheel};
 use crate::ids::{
@@ -84,6 +84,8 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     now: Nanos,
     /// Whether the lease stood then.
     is_alive: bool,
+    /// The admission deadline of the lease as it was looked at last; zero when it does not stand.
+    acts_until: Nanos,
     events: Vec<Event<Mail>>,
 
     counters: CounterBlock,
@@ -119,6 +121,8 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     wheel: Wheel,
     timers: Slab<Timer>,
     phase: Phase,
+    /// Why the lifecycle is over for good (R5-16).
+    fenced: Option<Arc<str>>,
     stopped: Vec<super::oneshot::Settler<()>>,
     planted_unavailable: BTreeSet<ObjectKey>,
     planted_resubmit: Vec<(LinkId, ObjectKey, Payload)>,
@@ -168,6 +172,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             index,
             now,
             is_alive: env.lease().is_alive(now),
+            acts_until: env.lease().admission_deadline,
             events: Vec::new(),
             counters,
             routes: SharedRouteCache::over(shard, settings.lifetimes),
@@ -196,6 +201,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             wheel: Wheel::new(now),
             timers: Slab::new(),
             phase: Phase::Running,
+            fenced: None,
             stopped: Vec::new(),
             planted_unavailable: BTreeSet::new(),
             planted_resubmit: Vec::new(),
@@ -215,18 +221,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         self.events = events;
         self.run_timers(env);
-        if self.is_alive || env.planted(Planted::AnswerAfterLease) {
-            self.run_turns(env);
-        }
+        self.run_turns(env);
         self.pump_waiting_for_local_credit(env);
         // R5-16: a stop anywhere above may have outlasted the lease; what leaves from here on is
         // decided by a clock that was read after it.
         self.look_at_lease(env);
-        let lets_out = self.is_alive || env.planted(Planted::AnswerAfterLease);
-        if lets_out {
+        if self.is_alive || env.planted(Planted::AnswerAfterLease) {
             self.let_out(env);
         }
         self.step_shutdown(env);
+        env.reached(Failpoint::FramesReady);
+        let lets_out = self.may_act(env);
         self.flush_lanes(env, lets_out);
         if self.phase == Phase::Ended {
             return None;
@@ -290,11 +295,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
     fn look_at_lease(&mut self, env: &mut E) {
         self.now = env.now();
         self.routes.beat(self.now);
-        let is_alive = env.lease().is_alive(self.now);
+        let lease = env.lease();
+        let is_alive = lease.is_alive(self.now);
         let was_alive = std::mem::replace(&mut self.is_alive, is_alive);
+        let acts_until = if is_alive { lease.admission_deadline } else { Nanos::ZERO };
+        let seen_until = std::mem::replace(&mut self.acts_until, acts_until);
         if was_alive && !is_alive {
             tracing::warn!(rid = %self.shared.settings.rid, "the own lease has lapsed; nothing is admitted, run or answered");
             self.count(Counter::LeaseLapses, 1);
+        } else if was_alive && seen_until <= self.now {
+            // It may have lapsed and been taken again while this core was stopped.
+            self.drop_unbegun_factories(env);
         } else if !was_alive && is_alive {
             self.drop_unbegun_factories(env);
             self.resume_inbound(env);
@@ -302,12 +313,25 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
+    /// Whether the node may still act as an owner, by a clock that is read now and the lease that
+    /// was seen last: one that lapsed and stands again has to be looked at first.
+    fn may_act(&mut self, env: &mut E) -> bool {
+        self.now = env.now();
+        self.now < self.acts_until || env.planted(Planted::AnswerAfterLease)
+    }
+
     fn on_event(&mut self, env: &mut E, event: Event<Mail>) {
         match event {
             Event::Mail(mail) => self.on_mail(env, mail),
             Event::Store { token, answer } => self.on_store_answer(env, token, answer),
-            Event::Accepted { conn } => self.step_peers(env, PeerEvent::Accepted { conn }),
-            Event::Connected { conn } => self.step_peers(env, PeerEvent::Connected { conn }),
+            Event::Accepted { conn } => {
+                env.reached(Failpoint::HandshakeAccepted);
+                self.step_peers(env, PeerEvent::Accepted { conn });
+            }
+            Event::Connected { conn } => {
+                env.reached(Failpoint::HandshakeConnected);
+                self.step_peers(env, PeerEvent::Connected { conn });
+            }
             Event::Adopted { conn, tag, unread } => self.on_adopted(env, conn, tag, unread),
             Event::Received { conn, bytes } => match self.lane_of(conn) {
                 Some((link, lane)) => self.on_lane_bytes(env, link, lane, bytes),

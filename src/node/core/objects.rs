@@ -12,7 +12,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::Core;
-use crate::env::{Env, Planted};
+use crate::env::{Env, Failpoint, Planted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::cells::{Cells, Polled};
 use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
@@ -126,12 +126,14 @@ impl Objects {
         self.objects.len()
     }
 
+    /// Whether a turn could be started or resumed now.
+    fn has_turns(&self) -> bool {
+        !self.runnable.is_empty() || !self.ready_cells.is_empty()
+    }
+
     /// Whether a turn could be started or resumed now, or something let out.
     pub(super) fn has_work(&self) -> bool {
-        !self.runnable.is_empty()
-            || !self.ready_cells.is_empty()
-            || !self.answers.is_empty()
-            || !self.operations.is_empty()
+        self.has_turns() || !self.answers.is_empty() || !self.operations.is_empty()
     }
 
     /// Whether anything runs, waits or has not been let out.
@@ -251,10 +253,14 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Runs turns: first those that were woken, then new ones, bounded, by what they answer too: what
-    /// waits for a peer is looked at once in a round.
+    /// waits for a peer is looked at once in a round. The clock is read before each: a stop in any of
+    /// them may outlast the lease, and then the next does not begin (R5-16).
     pub(super) fn run_turns(&mut self, env: &mut E) {
         for _ in 0..TURNS_PER_ROUND {
-            if self.objects.answer_bytes >= limits::ROUND_ANSWER_BYTES {
+            if self.objects.answer_bytes >= limits::ROUND_ANSWER_BYTES
+                || !self.objects.has_turns()
+                || !self.may_act(env)
+            {
                 break;
             }
             if let Some(cell) = self.objects.ready_cells.pop_front() {
@@ -340,6 +346,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         match used {
             CellUse::Turn { object, reply, generation } => {
                 self.end_turn(env, object, reply, generation, output);
+                env.reached(Failpoint::TurnDone);
             }
             CellUse::Factory { key, call } => {
                 let made = match output {
@@ -450,6 +457,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     pub(super) fn let_out(&mut self, env: &mut E) {
         self.objects.answer_bytes = 0;
         while let Some(Answer { key, to, end }) = self.objects.answers.pop_front() {
+            env.reached(Failpoint::ReplyLetOut);
             if env.planted(Planted::DoubleReply) {
                 let end = end.clone();
                 self.send_answer(env, &key, to.clone(), end);

@@ -37,11 +37,11 @@ pub(super) struct Incoming {
     /// Its place in `half_open`.
     order: u64,
     deadline: Nanos,
-    stage: IncomingStage,
+    pub(super) stage: IncomingStage,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum IncomingStage {
+pub(super) enum IncomingStage {
     /// Nothing came yet.
     Silent,
     /// Hello answered; the peer's proof is awaited. `saw` is the link that stood then.

@@ -69,6 +69,11 @@
 //! Nothing is kept. A node that comes back is a new lifecycle with a greater generation; the
 //! Store tells the others, or its own hello does.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::{LINK_MACHINE, MACHINE};
 mod admit;
 mod event;
 mod handshake;
@@ -189,6 +194,8 @@ impl Peers {
     /// Logarithmic in peers and streams; a descriptor also looks at every intent.
     pub fn step(&mut self, event: PeerEvent, now: Nanos, out: &mut Vec<PeerEffect>) {
         let turn = &mut Turn { now, out };
+        #[cfg(feature = "protocol-coverage")]
+        self.note(&event);
         self.fire_timers(turn);
         match event {
             PeerEvent::Accepted { conn } => self.on_accepted(conn, turn),
