@@ -1,6 +1,9 @@
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 //! The core loop's parts: mailboxes, wake-ups, timers, idling.
 
+#[cfg(test)]
+mod boxed;
+pub(crate) mod cell;
 pub(crate) mod cells;
 pub mod idle;
 pub mod mailbox;

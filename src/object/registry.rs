@@ -2,8 +2,6 @@
 //! The types a node hosts, with their handlers erased to functions over boxed bodies.
 
 use std::any::Any;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,14 +10,15 @@ use super::context::{Context, Outbox, TurnFacts};
 use super::message::{Message, Packet};
 use super::payload::Payload;
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::cell::{Blocks, TaskCell};
 use crate::ids::FixedMap;
 use crate::limits::MAX_ID_BYTES;
 
 /// An object's own state.
 pub(crate) type Body = Box<dyn Any + Send>;
 
-/// A future that stays on its core.
-pub(crate) type CellFuture = Pin<Box<dyn Future<Output = CellOutput>>>;
+/// A future of an object, in its cell. It stays on its core.
+pub(crate) type CellFuture = TaskCell<CellOutput>;
 
 /// What the futures of an object come to.
 pub(crate) enum CellOutput {
@@ -40,9 +39,9 @@ pub(crate) struct TurnInput {
     pub(crate) wants_reply: bool,
 }
 
-pub(crate) type HandleFn = Arc<dyn Fn(Body, TurnInput) -> CellFuture + Send + Sync>;
-type CreateFn = fn(CreateContext, Payload) -> CellFuture;
-type CloseFn = fn(Body) -> CellFuture;
+pub(crate) type HandleFn = fn(&mut Blocks, Body, TurnInput) -> CellFuture;
+pub(crate) type CreateFn = fn(&mut Blocks, CreateContext, Payload) -> CellFuture;
+type CloseFn = fn(&mut Blocks, Body) -> CellFuture;
 
 /// A hosted type with everything that knows its Rust type erased.
 pub(crate) struct ErasedType {
@@ -55,8 +54,8 @@ pub(crate) struct ErasedType {
 
 impl ErasedType {
     /// The handler for packets of `name`.
-    pub(crate) fn handler(&self, name: &str) -> Option<&HandleFn> {
-        self.handlers.get(name).or(self.fallback.as_ref())
+    pub(crate) fn handler(&self, name: &str) -> Option<HandleFn> {
+        self.handlers.get(name).copied().or(self.fallback)
     }
 }
 
@@ -89,14 +88,14 @@ impl<A: Actor> ActorType<A> {
         Self {
             erased: ErasedType {
                 name: A::TYPE,
-                create: |cx, request| {
-                    Box::pin(async move {
+                create: |blocks, cx, request| {
+                    blocks.put(async move {
                         let made = A::create(&cx, request).await;
                         CellOutput::Made(made.map(|body| Box::new(body) as Body))
                     })
                 },
-                close: |body| {
-                    Box::pin(async move {
+                close: |blocks, body| {
+                    blocks.put(async move {
                         if let Ok(mut object) = body.downcast::<A>() {
                             object.on_closing().await;
                         }
@@ -168,8 +167,8 @@ impl<A: Actor> ActorType<A> {
 
 /// Makes the erased function of one handler: decode, take the body, run, give the body back.
 fn erase<A: Handler<P>, P: Packet>() -> HandleFn {
-    Arc::new(|body: Body, input: TurnInput| -> CellFuture {
-        Box::pin(async move {
+    |blocks, body, input| {
+        blocks.put(async move {
             let TurnInput { payload, facts, outbox, wants_reply } = input;
             let mut object = match body.downcast::<A>() {
                 Ok(object) => object,
@@ -191,7 +190,7 @@ fn erase<A: Handler<P>, P: Packet>() -> HandleFn {
             };
             CellOutput::Turn { body: object, reply }
         })
-    })
+    }
 }
 
 /// All types of a node, by name.

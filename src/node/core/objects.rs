@@ -14,6 +14,7 @@ use slab::Slab;
 use super::Core;
 use crate::env::{Env, Planted};
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::cell::Blocks;
 use crate::exec::cells::{Cells, Polled};
 use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
 use crate::node::counters::Counter;
@@ -60,7 +61,7 @@ pub(super) struct Object {
 }
 
 /// What a cell is for.
-enum CellUse {
+pub(super) enum CellUse {
     Turn { object: usize, reply: Option<ReplyTo>, generation: ObjectGeneration },
     Factory { key: ObjectKey, call: CallId },
     Closing { object: usize },
@@ -84,8 +85,7 @@ pub(super) struct Objects {
     pub(super) objects: Slab<Object>,
     by_key: FixedMap<ObjectKey, usize>,
     runnable: VecDeque<usize>,
-    cells: Cells<CellOutput>,
-    uses: FixedMap<u64, CellUse>,
+    cells: Cells<CellOutput, CellUse>,
     ready_cells: VecDeque<u64>,
     /// Factories that have not begun.
     unbegun: BTreeSet<u64>,
@@ -97,13 +97,12 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn new(cells: Cells<CellOutput>) -> Self {
+    pub(super) fn new(cells: Cells<CellOutput, CellUse>) -> Self {
         Self {
             objects: Slab::new(),
             by_key: FixedMap::default(),
             runnable: VecDeque::new(),
             cells,
-            uses: FixedMap::default(),
             ready_cells: VecDeque::new(),
             unbegun: BTreeSet::new(),
             outbox: Rc::default(),
@@ -181,10 +180,9 @@ impl Objects {
         &mut self,
         key: ObjectKey,
         call: CallId,
-        future: CellFuture,
+        put: impl FnOnce(&mut Blocks) -> CellFuture,
     ) -> u64 {
-        let cell = self.cells.insert(future);
-        self.uses.insert(cell, CellUse::Factory { key, call });
+        let cell = self.cells.insert(CellUse::Factory { key, call }, put);
         self.unbegun.insert(cell);
         self.wake(cell);
         cell
@@ -201,7 +199,6 @@ impl Objects {
 
     /// Drops a cell before its end.
     pub(super) fn cancel_cell(&mut self, cell: u64) {
-        self.uses.remove(&cell);
         self.unbegun.remove(&cell);
         self.cells.cancel(cell);
     }
@@ -226,11 +223,10 @@ impl Objects {
 #[cfg(feature = "sim")]
 impl Objects {
     /// What is held beside the objects themselves, for tests that look for what was left behind.
-    pub(super) fn held(&self) -> [(&'static str, u64); 6] {
+    pub(super) fn held(&self) -> [(&'static str, u64); 5] {
         [
             ("queued messages", self.objects.iter().map(|(_, o)| o.queue.len() as u64).sum()),
             ("cells", self.cells.len() as u64),
-            ("uses of cells", self.uses.len() as u64),
             ("turns that wait", self.waits.len() as u64),
             ("answers not let out", self.answers.len() as u64),
             ("operations not let out", self.operations.len() as u64),
@@ -280,7 +276,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return;
         }
         let object = &mut self.objects.objects[index];
-        let Some(handler) = object.ty.handler(queued.payload.name()).cloned() else {
+        let Some(handler) = object.ty.handler(queued.payload.name()) else {
             let text = format!(
                 "actor type {:?} does not handle {:?}",
                 object.ty.name,
@@ -306,28 +302,25 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let outbox = self.objects.outbox.clone();
         let wants_reply = queued.reply.is_some();
         let input = TurnInput { payload: queued.payload, facts, outbox, wants_reply };
-        let future = handler(body, input);
-        let cell = self.objects.cells.insert(future);
+        let used = CellUse::Turn { object: index, reply: queued.reply, generation };
+        let cell = self.objects.cells.insert(used, |blocks| handler(blocks, body, input));
         self.objects.objects[index].turn = Some(cell);
-        let reply = queued.reply;
-        self.objects.uses.insert(cell, CellUse::Turn { object: index, reply, generation });
         self.poll_cell(env, cell);
     }
 
     fn poll_cell(&mut self, env: &mut E, cell: u64) {
         self.objects.unbegun.remove(&cell);
         let polled = self.objects.cells.poll(cell);
-        if matches!(polled, Polled::Gone) {
-            return;
-        }
-        self.collect_outbox(cell);
-        let output = match polled {
-            Polled::Pending => return,
-            Polled::Gone => unreachable!("looked at above"),
-            Polled::Ready(output) => Ok(output),
-            Polled::Panicked(text) => Err(text),
+        let (output, used) = match polled {
+            Polled::Gone => return,
+            Polled::Pending => {
+                self.collect_outbox(cell, None);
+                return;
+            }
+            Polled::Ready(output, used) => (Ok(output), used),
+            Polled::Panicked(text, used) => (Err(text), used),
         };
-        let Some(used) = self.objects.uses.remove(&cell) else { return };
+        self.collect_outbox(cell, Some(&used));
         match used {
             CellUse::Turn { object, reply, generation } => {
                 self.end_turn(env, object, reply, generation, output);
@@ -450,10 +443,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Turns what a poll left in the outbox into operations.
-    fn collect_outbox(&mut self, cell: u64) {
+    /// `ended` is what the cell was for when it is gone already.
+    fn collect_outbox(&mut self, cell: u64, ended: Option<&CellUse>) {
         let mut items = std::mem::take(&mut self.objects.scratch);
         self.objects.outbox.drain(&mut items);
-        let source = match self.objects.uses.get(&cell) {
+        let source = match ended.or_else(|| self.objects.cells.of(cell)) {
             Some(CellUse::Turn { object, .. }) => {
                 let object = &self.objects.objects[*object];
                 object.key.actor_id().map(|id| (id, object.generation))
@@ -545,9 +539,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
         match object.body.take() {
             None => self.on_closed(env, index),
             Some(body) => {
-                let cell = self.objects.cells.insert((object.ty.close)(body));
+                let close = object.ty.close;
+                let used = CellUse::Closing { object: index };
+                let cell = self.objects.cells.insert(used, |blocks| close(blocks, body));
                 object.turn = Some(cell);
-                self.objects.uses.insert(cell, CellUse::Closing { object: index });
                 self.objects.wake(cell);
             }
         }
@@ -558,7 +553,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let mut object = self.objects.objects.remove(index);
         self.objects.by_key.remove(&object.key);
         if let Some(cell) = object.turn.take() {
-            self.objects.uses.remove(&cell);
             self.objects.cells.cancel(cell);
         }
         let queue = std::mem::take(&mut object.queue);
