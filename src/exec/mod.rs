@@ -7,4 +7,5 @@ pub(crate) mod cell;
 pub(crate) mod cells;
 pub mod idle;
 pub mod mailbox;
+pub(crate) mod value;
 pub mod wheel;

@@ -40,7 +40,7 @@ use sources::{LoadReader, RandomSource};
 const MAX_MAIL: usize = 1024;
 /// How long a core that has work of its own goes on without asking the driver: asking is a system
 /// call, and a round of the loop may be shorter than one.
-const ASK_INTERVAL: Duration = Duration::from_micros(5);
+const ASK_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Hands a Store call to the Store threads: core, token, call, deadline. Never blocks.
 pub type SubmitStore = Arc<dyn Fn(u16, u64, StoreOp, Nanos) + Send + Sync>;
@@ -88,6 +88,8 @@ pub struct RealEnv<M, D = Epoll> {
     stores: OutstandingStores,
     /// When the driver was asked last.
     asked_at: Nanos,
+    /// The clock as it was read last.
+    now: Nanos,
 }
 
 /// What comes to a core through its mailbox.
@@ -165,6 +167,7 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
                 load: LoadReader::new(),
                 stores: OutstandingStores::default(),
                 asked_at: Nanos::ZERO,
+                now: Nanos::ZERO,
             })
         };
         let envs = (0..).zip(drivers).map(env).collect::<Result<_, Error>>()?;
@@ -183,7 +186,8 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn now(&mut self) -> Nanos {
-        boottime()
+        self.now = boottime();
+        self.now
     }
 
     fn random(&mut self) -> u64 {
@@ -196,7 +200,9 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
 
     fn poll(&mut self, events: &mut Vec<Event<M>>, park_until: Nanos) {
         let before = events.len();
-        let now = boottime();
+        // A core with work of its own has read the clock in the round before, and reads it again
+        // after this.
+        let now = if park_until == Nanos::ZERO { self.now } else { boottime() };
         if now < park_until || now.since(self.asked_at) >= ASK_INTERVAL {
             self.asked_at = now;
             self.driver.poll(events, now, None);

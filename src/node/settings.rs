@@ -36,6 +36,7 @@ pub(crate) struct Settings {
     pub(crate) liveness_timeout: Duration,
     pub(crate) max_frame_bytes: u32,
     pub(crate) lane_window_bytes: u32,
+    pub(crate) messages_through_bytes: bool,
 }
 
 impl Settings {
@@ -63,6 +64,7 @@ impl Settings {
             liveness_timeout: limits::DEFAULT_LIVENESS_TIMEOUT,
             max_frame_bytes: limits::DEFAULT_MAX_FRAME_BYTES,
             lane_window_bytes: limits::LANE_WINDOW_BYTES,
+            messages_through_bytes: false,
         }
     }
 

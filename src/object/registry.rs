@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::actor::{Actor, CreateContext, Handler, PreserveState};
+use super::content::Content;
 use super::context::{Context, Outbox, TurnFacts};
 use super::message::{Message, Packet};
 use super::payload::Payload;
@@ -23,7 +24,7 @@ pub(crate) type CellFuture = TaskCell<CellOutput>;
 /// What the futures of an object come to.
 pub(crate) enum CellOutput {
     /// A handler's: the body back, and the reply or the error.
-    Turn { body: Body, reply: Result<Payload> },
+    Turn { body: Body, reply: Result<Content> },
     /// A factory's.
     Made(Result<Body>),
     /// `on_closing`'s; the body is gone.
@@ -32,11 +33,21 @@ pub(crate) enum CellOutput {
 
 /// What a turn is started with.
 pub(crate) struct TurnInput {
-    pub(crate) payload: Payload,
+    pub(crate) content: Content,
     pub(crate) facts: TurnFacts,
     pub(crate) outbox: Rc<Outbox>,
-    /// Whether anybody is told the reply; else it is not encoded.
-    pub(crate) wants_reply: bool,
+    pub(crate) reply_as: ReplyAs,
+}
+
+/// In which form the end of a turn gives its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyAs {
+    /// In none: nobody is told.
+    Nothing,
+    /// As it is, for a caller of this node.
+    Value,
+    /// Encoded.
+    Bytes,
 }
 
 pub(crate) type HandleFn = fn(&mut Blocks, Body, TurnInput) -> CellFuture;
@@ -169,7 +180,7 @@ impl<A: Actor> ActorType<A> {
 fn erase<A: Handler<P>, P: Packet>() -> HandleFn {
     |blocks, body, input| {
         blocks.put(async move {
-            let TurnInput { payload, facts, outbox, wants_reply } = input;
+            let TurnInput { content, facts, outbox, reply_as } = input;
             let mut object = match body.downcast::<A>() {
                 Ok(object) => object,
                 Err(body) => {
@@ -177,14 +188,17 @@ fn erase<A: Handler<P>, P: Packet>() -> HandleFn {
                     return CellOutput::Turn { body, reply };
                 }
             };
-            let reply = match P::from_packet(payload) {
+            let reply = match P::from_content(content) {
                 Err(e) => Err(Error::new(ErrorKind::ProtocolError, e.text())),
                 Ok(message) => {
                     let mut cx = Context::new(&facts, &outbox);
                     match object.handle(message, &mut cx).await {
-                        Ok(reply) if wants_reply => P::reply_into_packet(reply),
-                        Ok(_) => Ok(Payload::empty()),
                         Err(e) => Err(e),
+                        Ok(reply) => match reply_as {
+                            ReplyAs::Nothing => Ok(Content::Bytes(Payload::empty())),
+                            ReplyAs::Value => P::reply_into_content(reply),
+                            ReplyAs::Bytes => P::reply_into_packet(reply).map(Content::Bytes),
+                        },
                     }
                 }
             };

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::probe::{Ask, Explode, Fail, Fill, Hold, Make, Note, Other, Probe, RAW, Show};
 
+/// Set in the environment when nodes encode the messages they keep, too.
+pub(crate) const THROUGH_BYTES: &str = "HOMING_TEST_THROUGH_BYTES";
+
 /// The settings of a node of the tests. What is `None` keeps its default.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Setup {
@@ -40,7 +43,10 @@ impl Setup {
     /// The builder of such a node, all but its store.
     pub(crate) fn builder(&self) -> NodeBuilder {
         let ms = Duration::from_millis;
-        let mut b = homing::Node::builder(&self.mesh).rid(&self.rid);
+        let through_bytes = std::env::var_os(THROUGH_BYTES).is_some();
+        let mut b = homing::Node::builder(&self.mesh)
+            .rid(&self.rid)
+            .messages_through_bytes(through_bytes);
         if let Some(listen) = &self.listen {
             b = b.listen(listen);
         }

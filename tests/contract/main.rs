@@ -31,3 +31,4 @@ mod r4;
 mod r5;
 mod start;
 mod streams;
+mod through_bytes;

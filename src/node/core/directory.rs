@@ -61,6 +61,8 @@ impl Wait {
 
 struct Parked {
     operation: Operation,
+    /// What it counts for in the directory's `parked_bytes`.
+    bytes: u64,
     wait: Wait,
     timer: TimerRef,
 }
@@ -112,8 +114,8 @@ impl Directory {
 
 fn size_of(operation: &Operation) -> u64 {
     match &operation.body {
-        OpBody::Message { payload, metadata, .. } => {
-            (payload.part().len() + metadata.part().map_or(0, bytes::Bytes::len)) as u64 + 256
+        OpBody::Message { content, metadata, .. } => {
+            (content.part_len() + metadata.part().map_or(0, bytes::Bytes::len)) as u64 + 256
         }
         OpBody::Destroy { .. } => 256,
     }
@@ -138,6 +140,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return;
         }
         operation.deadline = operation.deadline.min(self.now + operation.timeout);
+        if self.shared.settings.messages_through_bytes
+            && let Err(error) = operation.encode()
+        {
+            self.settle(env, operation.waiter, Err(error));
+            return;
+        }
         let key = operation.key.clone();
         if !self.directory.fifos.contains_key(&key) {
             if let Tried::Wait(operation, wait) = self.attempt(env, operation, None) {
@@ -178,9 +186,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let registered = wait.clone();
         let fifo = self.directory.fifos.entry(key.clone()).or_default();
         if env.planted(Planted::DropFifoWhileResolving) {
-            fifo.push_front(Parked { operation, wait, timer });
+            fifo.push_front(Parked { operation, bytes, wait, timer });
         } else {
-            fifo.push_back(Parked { operation, wait, timer });
+            fifo.push_back(Parked { operation, bytes, wait, timer });
         }
         self.register_wait(env, &key, &registered);
     }
@@ -249,8 +257,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 Some(Parked { wait: Wait::Route(_), .. }) => return,
                 Some(_) => {}
             }
-            let Some(Parked { operation, wait, timer }) = fifo.pop_front() else { return };
-            let bytes = size_of(&operation);
+            let Some(Parked { operation, bytes, wait, timer }) = fifo.pop_front() else { return };
             let tried = if operation.deadline <= self.now {
                 self.settle_expired(env, operation, &wait);
                 Tried::Done
@@ -273,7 +280,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     // As in `park`: in the FIFO before anybody can answer.
                     let registered = wait.clone();
                     let fifo = self.directory.fifos.entry(key.clone()).or_default();
-                    fifo.push_front(Parked { operation, wait, timer });
+                    fifo.push_front(Parked { operation, bytes, wait, timer });
                     self.register_wait(env, key, &registered);
                     return;
                 }
@@ -330,7 +337,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             && let Some(parked) = fifo.remove(at)
         {
             self.cancel_timer(parked.timer);
-            self.directory.parked_bytes -= size_of(&parked.operation);
+            self.directory.parked_bytes -= parked.bytes;
             self.settle(env, parked.operation.waiter, Err(error));
             self.pump(env, key);
         }
@@ -350,9 +357,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
         }
         *fifo = kept;
-        for Parked { operation, wait, timer } in expired {
+        for Parked { operation, bytes, wait, timer } in expired {
             self.cancel_timer(timer);
-            self.directory.parked_bytes -= size_of(&operation);
+            self.directory.parked_bytes -= bytes;
             self.leave_wait(env, key, &wait);
             self.settle_expired(env, operation, &wait);
         }
@@ -393,9 +400,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
     pub(super) fn cancel_parked(&mut self, env: &mut E, key: &ObjectKey, ticket: u64) -> bool {
         let Some(fifo) = self.directory.fifos.get_mut(key) else { return false };
         let Some(at) = fifo.iter().position(|p| p.operation.ticket == ticket) else { return false };
-        let Some(Parked { operation, wait, timer }) = fifo.remove(at) else { return false };
+        let Some(Parked { operation, bytes, wait, timer }) = fifo.remove(at) else { return false };
         self.cancel_timer(timer);
-        self.directory.parked_bytes -= size_of(&operation);
+        self.directory.parked_bytes -= bytes;
         self.leave_wait(env, key, &wait);
         drop(operation);
         self.pump(env, key);
@@ -456,9 +463,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
-    pub(super) fn local_credit_freed(&mut self, env: &mut E, key: &ObjectKey, bytes: u32) {
-        let _ = env;
-        let returned = self.local_credit.give_back(key.object_hash().low(), bytes.into());
+    pub(super) fn local_credit_freed(&mut self, object_hash: u64, bytes: u32) {
+        let returned = self.local_credit.give_back(object_hash, bytes.into());
         debug_assert!(returned.is_ok(), "local credit is returned once");
         self.local_credit_returned = true;
     }
@@ -502,22 +508,22 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.attempt_remote(env, operation, &route)
     }
 
-    fn attempt_local(&mut self, env: &mut E, operation: Operation, index: usize) -> Tried {
+    fn attempt_local(&mut self, env: &mut E, mut operation: Operation, index: usize) -> Tried {
         if !self.is_alive {
             return Tried::Wait(operation, Wait::Lease);
         }
-        let key = operation.key.clone();
         if self.objects.objects[index].state == State::Closing {
-            let error = Error::unavailable(format!("{key} is being closed"));
+            let error = Error::unavailable(format!("{} is being closed", operation.key));
             self.settle(env, operation.waiter, Err(error));
             return Tried::Done;
         }
-        if let Some(text) = self.fits_no_frame(env, &operation, index) {
+        if let Some(text) = self.fits_no_frame(env, &mut operation, index) {
             self.settle(env, operation.waiter, Err(Error::invalid(text)));
             return Tried::Done;
         }
         let wants_reply = operation.wants_reply();
-        let (payload, metadata) = match operation.body {
+        let key = operation.key;
+        let (content, metadata) = match operation.body {
             OpBody::Destroy { generation } => {
                 let correlation = self.register(
                     &key,
@@ -530,21 +536,21 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.destroy_here(env, index, generation, to, operation.deadline);
                 return Tried::Done;
             }
-            OpBody::Message { payload, metadata, is_request } => {
-                let bytes = payload.part().len() as u32;
+            OpBody::Message { content, metadata, is_request } => {
+                let bytes = content.part_len() as u32;
                 let object = key.object_hash().low();
                 if self.local_credit.try_take(object, bytes.into()) != Take::Taken {
                     if env.planted(Planted::LoseMessageOnCredit) {
                         self.settle(env, operation.waiter, Ok(None));
                         return Tried::Done;
                     }
-                    let body = OpBody::Message { payload, metadata, is_request };
-                    return Tried::Wait(Operation { body, ..operation }, Wait::LocalCredit);
+                    let body = OpBody::Message { content, metadata, is_request };
+                    return Tried::Wait(Operation { key, body, ..operation }, Wait::LocalCredit);
                 }
-                (payload, metadata)
+                (content, metadata)
             }
         };
-        let credit = CreditOf::Local { bytes: payload.part().len() as u32 };
+        let credit = CreditOf::Local { bytes: content.part_len() as u32 };
         let (reply, deadline) = if wants_reply {
             let correlation =
                 self.register(&key, operation.waiter, operation.ticket, operation.deadline, None);
@@ -555,16 +561,25 @@ impl<E: Env<Mail = Mail>> Core<E> {
         };
         self.count(Counter::SubmittedLocal, 1);
         let operation = self.new_operation_id(env);
-        self.enqueue(index, Queued { operation, payload, metadata, reply, deadline, credit });
+        self.enqueue(index, Queued { operation, content, metadata, reply, deadline, credit });
         Tried::Done
     }
 
     /// Why a message to an object of this node could not leave it, if so. Near and far have one
     /// rule (R2.1-5): a caller does not learn where an Actor lives by what it can be sent.
-    fn fits_no_frame(&self, env: &mut E, operation: &Operation, index: usize) -> Option<String> {
+    fn fits_no_frame(
+        &self,
+        env: &mut E,
+        operation: &mut Operation,
+        index: usize,
+    ) -> Option<String> {
         let max = self.shared.settings.max_frame_bytes as usize;
         if size_of(operation) <= max as u64 / 2 {
             return None;
+        }
+        // Near the limit the frame itself is measured; it is made of bytes.
+        if let Err(error) = operation.encode() {
+            return Some(error.text().to_owned());
         }
         let object = &self.objects.objects[index];
         let identity = &self.shared.identity;
@@ -650,12 +665,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
     fn submit_remote(
         &mut self,
         env: &mut E,
-        operation: Operation,
+        mut operation: Operation,
         route: &Route,
         link: LinkId,
         lane: u16,
     ) -> Tried {
         let key = operation.key.clone();
+        if let Err(error) = operation.encode() {
+            self.settle(env, operation.waiter, Err(error));
+            return Tried::Done;
+        }
         let operation_id = self.new_operation_id(env);
         let is_message = matches!(operation.body, OpBody::Message { .. });
         let mut parts = remote_frame(&operation, route, operation_id, None, self.now);
@@ -687,7 +706,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.count(Counter::SubmittedRemote, 1);
         }
         if env.planted(Planted::ResubmitAfterLinkLoss)
-            && let OpBody::Message { payload, is_request: false, .. } = &operation.body
+            && let OpBody::Message { content, is_request: false, .. } = &operation.body
+            && let Some(payload) = content.payload()
         {
             self.planted_resubmit.push((link, key.clone(), payload.clone()));
             self.planted_resubmit.drain(..self.planted_resubmit.len().saturating_sub(8));
@@ -790,8 +810,9 @@ fn remote_frame<'a>(
     if operation.wants_reply() {
         parts.remaining_ms = operation.deadline.remaining_ms(now);
     }
-    if let OpBody::Message { payload, metadata, .. } = &operation.body {
-        parts.payload_part = Some(payload.part());
+    if let OpBody::Message { content, metadata, .. } = &operation.body {
+        debug_assert!(content.payload().is_some(), "what leaves the node was encoded");
+        parts.payload_part = content.payload().map(|p| &p.part()[..]);
         parts.metadata_part = metadata.part().map(|m| &m[..]);
     }
     parts

@@ -30,7 +30,7 @@ use crate::ids::{
     ObjectKey, OwnerLeaseGeneration,
 };
 use crate::limits;
-use crate::object::Payload;
+use crate::object::{Outbox, Payload};
 use crate::protocol::create;
 use crate::protocol::credit::CreditWindow;
 use crate::protocol::peer::{IntentId, LinkId, PeerEvent, Peers};
@@ -170,7 +170,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             requests,
             pending: Slab::new(),
             tickets: FixedMap::default(),
-            objects: Objects::new(Cells::new(Arc::new(wake))),
+            objects: Objects::new(
+                Cells::new(Arc::new(wake)),
+                Outbox::new(shared.identity.hash_seed, settings.rid.clone()),
+            ),
             creations: creation::Creations::new(creator),
             destroys: destroy::Destroys::new(me, settings.store_timeout),
             generations: Allocator::new(generations),
