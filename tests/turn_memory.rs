@@ -105,8 +105,8 @@ impl Handler<Drive> for Driver {
             let start = ALLOCATOR.stats();
             window(way, &target, &raw).await?;
             let end = ALLOCATOR.stats();
-            let taken = (end.allocations + end.reallocations)
-                - (start.allocations + start.reallocations);
+            let taken =
+                (end.allocations + end.reallocations) - (start.allocations + start.reallocations);
             let handled = target.request(Count).await? - before;
             if handled != TURNS {
                 return Err(Error::internal(format!("{handled} turns in a window")));
@@ -151,9 +151,7 @@ fn warm_turns_take_no_memory() {
         .idle(Idle::Park)
         .lease_duration(Duration::from_secs(600))
         .lease_renew_interval(Duration::from_secs(200))
-        .actor::<Target>(|a| {
-            a.handles::<Ping>().handles::<Count>().handles_packet("raw")
-        })
+        .actor::<Target>(|a| a.handles::<Ping>().handles::<Count>().handles_packet("raw"))
         .actor::<Driver>(|a| a.handles::<Drive>())
         .start()
         .expect("the node starts");

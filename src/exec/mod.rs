@@ -5,7 +5,9 @@
 mod boxed;
 pub(crate) mod cell;
 pub(crate) mod cells;
+pub mod doorbell;
 pub mod idle;
 pub mod mailbox;
+pub mod pair;
 pub(crate) mod value;
 pub mod wheel;

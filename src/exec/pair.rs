@@ -77,6 +77,7 @@ impl<T> PairSender<T> {
     /// Puts what waits in the spill into the ring, as far as there is room. Whether anything went.
     pub fn flush(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return false };
+        self.starved.awake();
         let before = self.spill.len();
         while let Some(mail) = self.spill.pop_front() {
             if let Err(PushError::Full(mail)) = ring.push(mail) {

@@ -393,7 +393,7 @@ impl Shared {
         let home = self.home_core(&key);
         let operation =
             Operation { key, body, waiter, timeout, deadline: Nanos::MAX, ticket, source: None };
-        self.poster.post(home, Mail::Submit(Box::new(operation)));
+        self.poster.post(home, Mail::Submit(operation));
     }
 
     pub(crate) fn post_home(&self, key: &ObjectKey, mail: Mail) {

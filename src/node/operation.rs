@@ -170,9 +170,10 @@ pub(crate) struct NodeSeen {
 /// What cores of a node and its application threads send each other. Public only as the name of
 /// what a simulated world carries; nobody can make or read one.
 #[allow(unreachable_pub, private_interfaces)]
+#[allow(clippy::large_enum_variant)] // the large one is the frequent one: it is not boxed
 pub enum Mail {
     /// To the home core of the operation's key.
-    Submit(Box<Operation>),
+    Submit(Operation),
     /// The caller of the operation gave up.
     Cancel { key: ObjectKey, ticket: u64 },
     /// To the core of a waiting turn.

@@ -7,8 +7,11 @@
 //!
 //! # What waits for what
 //! A core waits in one place only, its driver's poll. Mail from whatever thread goes to the core's
-//! mailbox, which wakes the driver when the core sleeps ([`crate::exec::mailbox`] has the argument
-//! why no wake-up is lost). Store answers and streams that are handed over are mail too.
+//! mailbox, which wakes the driver when the core sleeps ([`crate::exec::doorbell`] has the argument
+//! why no wake-up is lost). Store answers are mail too. What one core sends another, streams that
+//! are handed over included, goes through a ring of the two ([`crate::exec::pair`]), which the
+//! sender makes when it has something for that core the first time; so mail of a core to another
+//! keeps its order, and takes no memory.
 //!
 //! # When it ends
 //! A core that ends drops its [`RealEnv`]: sockets close, mail in the mailbox and mail that still
@@ -24,6 +27,7 @@ use crate::env::{ConnId, Endpoint, Env, Event, LeaseView, Post, StoreAnswer, Sto
 use crate::error::Error;
 use crate::exec::idle::{Idle, IdlePolicy};
 use crate::exec::mailbox::{MailSender, Mailbox, mailbox};
+use crate::exec::pair::{PairReceiver, PairSender, RING_SLOTS, pair};
 use crate::limits::MAX_CORES;
 use crate::time::Nanos;
 use crate::transport::driver::{Driver, StreamParts};
@@ -79,6 +83,14 @@ pub struct RealEnv<M, D = Epoll> {
     core: u16,
     driver: D,
     mailbox: Mailbox<Item<M>>,
+    /// Rings from other cores. They go after the mailbox, which says that the core has ended.
+    from_cores: Vec<(u16, PairReceiver<Item<M>>)>,
+    /// Rings to other cores, by core.
+    to_cores: Vec<Option<PairSender<Item<M>>>>,
+    /// What was taken out of the mailbox and is not given yet; empty between two rounds.
+    taken: Vec<Item<M>>,
+    /// A ring to another core may have had no room.
+    is_starved: bool,
     mailboxes: Arc<Mailboxes<M>>,
     submit_store: SubmitStore,
     read_lease: ReadLease,
@@ -93,10 +105,23 @@ pub struct RealEnv<M, D = Epoll> {
 }
 
 /// What comes to a core through its mailbox.
+#[allow(clippy::large_enum_variant)] // the large one is the frequent one
 enum Item<M> {
     Mail(M),
-    Store { token: u64, answer: StoreAnswer },
-    Adopt { parts: StreamParts, tag: u64, unread: Vec<u8> },
+    Store {
+        token: u64,
+        answer: StoreAnswer,
+    },
+    Adopt {
+        parts: StreamParts,
+        tag: u64,
+        unread: Vec<u8>,
+    },
+    /// Another core's ring to this one.
+    Ring {
+        from: u16,
+        ring: PairReceiver<Item<M>>,
+    },
 }
 
 /// Store calls without an answer so far.
@@ -159,6 +184,10 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
                 core,
                 driver,
                 mailbox,
+                from_cores: Vec::new(),
+                taken: Vec::new(),
+                to_cores: (0..cores).map(|_| None).collect(),
+                is_starved: false,
                 mailboxes: mailboxes.clone(),
                 submit_store: submit_store.clone(),
                 read_lease: read_lease.clone(),
@@ -199,6 +228,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn poll(&mut self, events: &mut Vec<Event<M>>, park_until: Nanos) {
+        self.flush_spills();
         let before = events.len();
         // A core with work of its own has read the clock in the round before, and reads it again
         // after this.
@@ -214,7 +244,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn mail(&mut self, to: u16, mail: M) {
-        self.mailboxes.send(to, Item::Mail(mail));
+        self.send_to_core(to, Item::Mail(mail));
     }
 
     fn poster(&self) -> Arc<dyn Post<M>> {
@@ -246,7 +276,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
 
     fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, unread: Vec<u8>) {
         if let Some(parts) = self.driver.take_out(conn) {
-            self.mailboxes.send(to, Item::Adopt { parts, tag, unread });
+            self.send_to_core(to, Item::Adopt { parts, tag, unread });
         }
     }
 
@@ -256,19 +286,76 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
 }
 
 impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
+    /// Sends something to a core, behind all that this core sent it before.
+    fn send_to_core(&mut self, to: u16, item: Item<M>) {
+        // A core that does not exist is like one that has ended.
+        let Some(door) = self.mailboxes.senders.get(usize::from(to)) else { return };
+        let ring = self.to_cores[usize::from(to)].get_or_insert_with(|| {
+            let (sender, receiver) = pair();
+            door.send(Item::Ring { from: self.core, ring: receiver });
+            sender
+        });
+        ring.send(item);
+        self.is_starved |= ring.is_starved();
+        if !door.notify() {
+            ring.abandon();
+        }
+    }
+
+    /// Sends what found no room before, as far as there is some now.
+    fn flush_spills(&mut self) {
+        if !self.is_starved {
+            return;
+        }
+        self.is_starved = false;
+        for (ring, door) in self.to_cores.iter_mut().zip(&self.mailboxes.senders) {
+            let Some(ring) = ring.as_mut().filter(|ring| ring.is_starved()) else { continue };
+            if ring.flush() && !door.notify() {
+                ring.abandon();
+            }
+            self.is_starved |= ring.is_starved();
+        }
+    }
+
+    /// Announces sleep. `true`: whatever comes wakes the driver, room in a full ring included.
+    fn prepare_sleep(&mut self) -> bool {
+        if !self.mailbox.prepare_sleep() {
+            return false;
+        }
+        let is_quiet = self.from_cores.iter().all(|(_, ring)| ring.is_empty())
+            && (!self.is_starved
+                || self.to_cores.iter_mut().flatten().all(PairSender::prepare_sleep));
+        if !is_quiet {
+            self.mailbox.awake();
+            self.flush_spills();
+        }
+        is_quiet
+    }
+
+    /// Takes mail in. The mailbox is looked at first and given last: whatever was in a ring before
+    /// something was put into the mailbox is seen by the look at the rings that comes between, and
+    /// is not overtaken.
     fn take_mail(&mut self, events: &mut Vec<Event<M>>) {
         for _ in 0..MAX_MAIL {
-            let Some(item) = self.mailbox.take() else { return };
-            events.push(match item {
-                Item::Mail(mail) => Event::Mail(mail),
-                Item::Store { token, answer } => {
-                    self.stores.calls = self.stores.calls.saturating_sub(1);
-                    Event::Store { token, answer }
-                }
-                Item::Adopt { parts, tag, unread } => {
-                    Event::Adopted { conn: self.driver.adopt(parts), tag, unread }
-                }
-            });
+            match self.mailbox.take() {
+                None => break,
+                Some(Item::Ring { from, ring }) => self.from_cores.push((from, ring)),
+                Some(item) => self.taken.push(item),
+            }
+        }
+        for (from, ring) in &mut self.from_cores {
+            let before = events.len();
+            while events.len() - before < RING_SLOTS
+                && let Some(item) = ring.take()
+            {
+                events.extend(event_of(item, &mut self.driver, &mut self.stores));
+            }
+            if events.len() > before && ring.has_to_wake_sender() {
+                self.mailboxes.senders[usize::from(*from)].wake();
+            }
+        }
+        for item in self.taken.drain(..) {
+            events.extend(event_of(item, &mut self.driver, &mut self.stores));
         }
     }
 
@@ -282,7 +369,7 @@ impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
             if now < spin_until {
                 self.give_way(now);
                 self.driver.poll(events, now, None);
-            } else if self.mailbox.prepare_sleep() {
+            } else if self.prepare_sleep() {
                 self.driver.poll(events, now, Some(park_until));
                 self.mailbox.awake();
             }
@@ -303,6 +390,26 @@ impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
             self.stores.calls = 0;
         }
     }
+}
+
+/// What the core's loop is told of an item.
+fn event_of<M, D: Driver>(
+    item: Item<M>,
+    driver: &mut D,
+    stores: &mut OutstandingStores,
+) -> Option<Event<M>> {
+    Some(match item {
+        Item::Mail(mail) => Event::Mail(mail),
+        Item::Store { token, answer } => {
+            stores.calls = stores.calls.saturating_sub(1);
+            Event::Store { token, answer }
+        }
+        Item::Adopt { parts, tag, unread } => {
+            Event::Adopted { conn: driver.adopt(parts), tag, unread }
+        }
+        // Rings come through the mailbox, and stay with the core.
+        Item::Ring { .. } => return None,
+    })
 }
 
 impl<M, D> std::fmt::Debug for RealEnv<M, D> {

@@ -44,9 +44,8 @@ impl Setup {
     pub(crate) fn builder(&self) -> NodeBuilder {
         let ms = Duration::from_millis;
         let through_bytes = std::env::var_os(THROUGH_BYTES).is_some();
-        let mut b = homing::Node::builder(&self.mesh)
-            .rid(&self.rid)
-            .messages_through_bytes(through_bytes);
+        let mut b =
+            homing::Node::builder(&self.mesh).rid(&self.rid).messages_through_bytes(through_bytes);
         if let Some(listen) = &self.listen {
             b = b.listen(listen);
         }

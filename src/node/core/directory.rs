@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::frames::remote_frame;
 use super::objects::State;
 use super::{Core, TimerRef};
 use crate::env::{Env, Planted};
@@ -22,7 +23,6 @@ use crate::protocol::peer::{LinkId, PeerDescriptor, PeerIdentity};
 use crate::protocol::resolve::{Answer, Event as ResolveEvent};
 use crate::route::Route;
 use crate::time::Nanos;
-use crate::wire::{self, ActorSource, Body, FrameParts, MessageForm, ObjectMessage, Record};
 
 /// What an operation at the head of its FIFO waits for.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.accept(env, operation);
         } else {
             self.count(Counter::CoreHops, 1);
-            env.mail(home, Mail::Submit(Box::new(operation)));
+            env.mail(home, Mail::Submit(operation));
         }
     }
 
@@ -769,51 +769,4 @@ impl<E: Env<Mail = Mail>> Core<E> {
             )
         })
     }
-}
-
-/// The frame of an operation for a remote owner.
-fn remote_frame<'a>(
-    operation: &'a Operation,
-    route: &'a Route,
-    operation_id: OperationId,
-    correlation: Option<crate::ids::Correlation>,
-    now: Nanos,
-) -> FrameParts<'a> {
-    // A request is sized before its correlation is taken; the number's size is fixed.
-    let correlation =
-        correlation.or(operation.wants_reply().then_some(crate::ids::Correlation::FIRST));
-    let (id, fence) = (operation.key.id(), wire::RouteFenceRef::from(&route.fence));
-    let record = match (&operation.body, correlation) {
-        (OpBody::Destroy { generation }, Some(correlation)) => {
-            let fence = wire::RouteFenceRef { object_generation: *generation, ..fence };
-            Record::ActorDestroy(wire::ActorDestroy { correlation, id, fence })
-        }
-        _ => Record::Message(ObjectMessage {
-            correlation,
-            operation_id,
-            hop_count: 0,
-            form: MessageForm::Actor {
-                source: operation.source.as_ref().map(|(id, generation)| ActorSource {
-                    id: id.as_str(),
-                    object_generation: *generation,
-                }),
-                bound_session: None,
-            },
-            id,
-            fence,
-        }),
-    };
-    let mut parts = FrameParts {
-        object_hash: operation.key.object_hash().low(),
-        ..FrameParts::link(0, Body::Record(record))
-    };
-    if operation.wants_reply() {
-        parts.remaining_ms = operation.deadline.remaining_ms(now);
-    }
-    if let OpBody::Message { content, metadata, .. } = &operation.body {
-        debug_assert!(content.payload().is_some(), "what leaves the node was encoded");
-        parts.payload_part = content.payload().map(|p| &p.part()[..]);
-        parts.metadata_part = metadata.part().map(|m| &m[..]);
-    }
-    parts
 }

@@ -7,6 +7,7 @@
 mod creation;
 mod destroy;
 mod directory;
+mod frames;
 mod inbound;
 mod links;
 mod objects;
@@ -316,7 +317,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
 
     fn on_mail(&mut self, env: &mut E, mail: Mail) {
         match mail {
-            Mail::Submit(operation) => self.accept(env, *operation),
+            Mail::Submit(operation) => self.accept(env, operation),
             Mail::Cancel { key, ticket } => self.on_cancel(env, &key, ticket),
             Mail::TurnSettled { token, end } => self.objects.settle_wait(token, end),
             Mail::Wake { cell } => self.objects.wake(cell),

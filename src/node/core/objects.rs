@@ -421,12 +421,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.push_answer(key, to, Ok(None));
     }
 
-    fn push_answer(
-        &mut self,
-        key: &ObjectKey,
-        to: ReplyTo,
-        end: Answered,
-    ) {
+    fn push_answer(&mut self, key: &ObjectKey, to: ReplyTo, end: Answered) {
         self.objects.answers.push_back(Answer { key: key.clone(), to, end });
     }
 
@@ -568,13 +563,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         object
     }
 
-    fn send_answer(
-        &mut self,
-        env: &mut E,
-        key: &ObjectKey,
-        to: ReplyTo,
-        end: Answered,
-    ) {
+    fn send_answer(&mut self, env: &mut E, key: &ObjectKey, to: ReplyTo, end: Answered) {
         match to {
             ReplyTo::Local(correlation) => {
                 self.settle_request(env, correlation, end.map_err(|(_, e)| e));

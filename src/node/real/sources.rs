@@ -34,8 +34,7 @@ impl RandomSource {
         let mut filled = 0;
         while filled < key.len() {
             let room = &mut key[filled..];
-            let got =
-                rustix::io::retry_on_intr(|| getrandom(&mut *room, GetRandomFlags::empty()));
+            let got = rustix::io::retry_on_intr(|| getrandom(&mut *room, GetRandomFlags::empty()));
             filled += got.map_err(|e| {
                 let reason = std::io::Error::from(e);
                 Error::internal(format!("the kernel gives no random numbers: {reason}"))
