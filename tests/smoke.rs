@@ -58,12 +58,6 @@ fn an_actor_is_found_by_id_from_another_node() {
                 let here = a.actor(&id);
                 let there = b.actor(&id);
                 there.send(Add(1)).await.unwrap();
-                eprintln!(
-                    "{n} {cores_a}{cores_b} A {:?}\nB {:?} {:?}",
-                    a.counters().iter().filter(|x| x.1 > 0).collect::<Vec<_>>(),
-                    b.counters().iter().filter(|x| x.1 > 0).collect::<Vec<_>>(),
-                    a.close_reasons()
-                );
                 assert_eq!(there.request(Add(2)).await.unwrap(), 3);
                 here.send(Add(1)).await.unwrap();
                 assert_eq!(here.request(Add(2)).await.unwrap(), 6);

@@ -29,6 +29,7 @@ mod r2_5;
 mod r2_6;
 mod r4;
 mod r5;
+mod region;
 mod start;
 mod streams;
 mod through_bytes;

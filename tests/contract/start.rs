@@ -341,9 +341,14 @@ fn what_fits_no_frame_is_refused_at_the_call() {
     let reply = wide.actor("there").request(Fill { bytes: 60 << 10 }).wait().unwrap();
     assert_eq!(reply.len(), 60 << 10);
     // A creation's request too.
-    let large = Make { runs: "x".repeat(frame as usize), ..Make::default() };
-    let creating = wide.actors().create_type("probe", "b", large).on(&owner.node_rid());
+    let large = || Make { runs: "x".repeat(frame as usize), ..Make::default() };
+    let creating = wide.actors().create_type("probe", "b", large()).on(&owner.node_rid());
     refused(creating.wait(), ErrorKind::InvalidOperation);
+    // Near as far, and nothing is left of it: the id is free.
+    let creating = node.actors().create_type("probe", "b", large());
+    let text = refused(creating.wait(), ErrorKind::InvalidOperation);
+    assert!(text.contains("creation request") && text.contains("max_frame_bytes"), "{text}");
+    assert_eq!(block_on(node.actors().find("b")), Ok(None));
     assert_eq!(eventually("the link to stand", || node.note("there", 2).ok()), 2);
 }
 

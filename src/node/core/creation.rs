@@ -115,6 +115,20 @@ impl Creations {
     }
 }
 
+fn creation_frame<'a>(
+    key: &ObjectKey,
+    record: ActorCreate<'a>,
+    request: Option<&'a Payload>,
+    remaining_ms: u32,
+) -> FrameParts<'a> {
+    FrameParts {
+        object_hash: key.object_hash().low(),
+        remaining_ms,
+        payload_part: request.map(|r| &r.part()[..]),
+        ..FrameParts::link(0, FrameBody::Record(Record::ActorCreate(record)))
+    }
+}
+
 impl<E: Env<Mail = Mail>> Core<E> {
     /// A call to create, at the home core of its id.
     pub(super) fn on_create(&mut self, env: &mut E, call: CreateCall) {
@@ -122,6 +136,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             let text = format!("node {} is shutting down", self.shared.settings.rid);
             let error = Error::new(ErrorKind::ShuttingDown, text);
             self.answer_create(env, &call.key, call.waiter, Err(error));
+            return;
+        }
+        if let Some(text) = self.creation_fits_no_frame(&call) {
+            self.answer_create(env, &call.key, call.waiter, Err(Error::invalid(text)));
             return;
         }
         let here = &self.shared.settings.rid;
@@ -157,6 +175,32 @@ impl<E: Env<Mail = Mail>> Core<E> {
         };
         let hosts = self.hosts.iter().filter(|(_, types)| types.iter().any(|t| t == type_name));
         hosts.map(|(rid, _)| rid).find(is_live).cloned()
+    }
+
+    /// Why another node could not be asked for this creation, if so. Near and far have one rule
+    /// (R2.1-5), as for messages.
+    fn creation_fits_no_frame(&self, call: &CreateCall) -> Option<String> {
+        let max = self.shared.settings.max_frame_bytes as usize;
+        if call.request.part().len() <= max / 2 {
+            return None;
+        }
+        let record = ActorCreate {
+            correlation: Correlation::FIRST,
+            mode: CreateMode::Here,
+            type_name: &call.type_name,
+            id: call.key.id(),
+            attempt_id: 1,
+        };
+        let parts = creation_frame(&call.key, record, Some(&call.request), 0);
+        match parts.encoded_len() {
+            Ok(len) if len <= max => None,
+            Ok(len) => Some(format!(
+                "{}: the creation request makes a frame of {len} bytes; this node carries at most \
+                 {max} (max_frame_bytes)",
+                call.key
+            )),
+            Err(_) => Some(format!("{}: the creation request cannot be a frame", call.key)),
+        }
     }
 
     fn create_here(&mut self, env: &mut E, call: CreateCall) {
@@ -245,12 +289,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             id: key.id(),
             attempt_id: attempt,
         };
-        let parts = FrameParts {
-            object_hash: key.object_hash().low(),
-            remaining_ms: deadline.remaining_ms(self.now),
-            payload_part: request.as_ref().map(|r| &r.part()[..]),
-            ..FrameParts::link(0, FrameBody::Record(Record::ActorCreate(record)))
-        };
+        let remaining_ms = deadline.remaining_ms(self.now);
+        let parts = creation_frame(&key, record, request.as_ref(), remaining_ms);
         if self.send_frame(env, link, parts).is_none() {
             let text = format!("{key}: the creation request fits no frame of the link to {rid}");
             self.fail_asked(env, correlation, Error::invalid(text));

@@ -43,6 +43,16 @@ enum Wait {
     Lease,
 }
 
+/// How an operation comes to be tried.
+enum Sight {
+    /// For the first time: the cache's hit or miss is counted, once per operation.
+    First,
+    /// After it waited for something else than a route.
+    Again,
+    /// With what the resolver found.
+    Answered(Route),
+}
+
 impl Wait {
     /// What to say when time runs out.
     fn reason(&self) -> String {
@@ -148,7 +158,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         let key = operation.key.clone();
         if !self.directory.fifos.contains_key(&key) {
-            if let Tried::Wait(operation, wait) = self.attempt(env, operation, None) {
+            if let Tried::Wait(operation, wait) = self.attempt(env, operation, Sight::First) {
                 self.park(env, operation, wait);
             }
             return;
@@ -269,7 +279,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.end_unlinked(env, operation, rid, &text);
                 Tried::Done
             } else {
-                self.attempt(env, operation, None)
+                let sight = if matches!(wait, Wait::Behind) { Sight::First } else { Sight::Again };
+                self.attempt(env, operation, sight)
             };
             match tried {
                 Tried::Done => {
@@ -292,7 +303,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// (R2.2b-1, R2.4-1).
     fn use_answer(&mut self, env: &mut E, operation: Operation, answer: Answer) -> Tried {
         if let Answer::Ready(route) = answer {
-            return self.attempt(env, operation, Some(route));
+            return self.attempt(env, operation, Sight::Answered(route));
         }
         let error = answer.terminal_error().unwrap_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("{} does not exist", operation.key))
@@ -479,7 +490,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Tries to submit one operation.
-    fn attempt(&mut self, env: &mut E, operation: Operation, route: Option<Route>) -> Tried {
+    fn attempt(&mut self, env: &mut E, operation: Operation, sight: Sight) -> Tried {
         if let Some(index) = self.objects.index(&operation.key) {
             return self.attempt_local(env, operation, index);
         }
@@ -490,21 +501,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.settle(env, operation.waiter, Err(error));
             return Tried::Done;
         }
-        let route = match route {
-            Some(route) => route,
-            None => match self.routes.lookup(&operation.key, self.now) {
-                Some(route) => {
-                    let route = route.clone();
-                    self.count(Counter::CacheHits, 1);
-                    route
-                }
-                None => {
-                    self.count(Counter::CacheMisses, 1);
-                    let wait = self.look_up(env, &operation.key, operation.deadline);
-                    return Tried::Wait(operation, wait);
-                }
-            },
+        let counts = u64::from(matches!(sight, Sight::First));
+        let cached = match sight {
+            Sight::Answered(route) => return self.attempt_remote(env, operation, &route),
+            Sight::First | Sight::Again => self.routes.lookup(&operation.key, self.now),
         };
+        let Some(route) = cached else {
+            self.count(Counter::CacheMisses, counts);
+            let wait = self.look_up(env, &operation.key, operation.deadline);
+            return Tried::Wait(operation, wait);
+        };
+        self.count(Counter::CacheHits, counts);
         self.attempt_remote(env, operation, &route)
     }
 
@@ -655,7 +662,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let key = &operation.key;
         let why = format!("{key}: its owner {owner} is not connected: {text}");
         // The next call asks the Store who owns it now.
-        if let Some(route) = self.routes.lookup(key, self.now).cloned() {
+        if let Some(route) = self.routes.lookup(key, self.now) {
             self.forget_route(env, key, &route);
         }
         self.settle(env, operation.waiter, Err(Error::unavailable(why)));
