@@ -25,7 +25,7 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use super::doorbell::{Doorbell, Rung};
 
 /// Mails a ring holds.
-pub const RING_SLOTS: usize = 256;
+pub const RING_SLOTS: usize = 128;
 
 /// The end that puts in. One per core and other core.
 pub struct PairSender<T> {
@@ -86,6 +86,11 @@ impl<T> PairSender<T> {
             }
         }
         self.spill.len() < before
+    }
+
+    /// What waits for room, for a sender that ends.
+    pub fn take_spill(&mut self) -> VecDeque<T> {
+        std::mem::take(&mut self.spill)
     }
 
     /// Whether something waits for room.

@@ -17,6 +17,7 @@
 //! A core that ends drops its [`RealEnv`]: sockets close, mail in the mailbox and mail that still
 //! comes is dropped, and with it the streams that were on their way to this core.
 
+mod rings;
 mod sources;
 mod threads;
 
@@ -27,7 +28,7 @@ use crate::env::{ConnId, Endpoint, Env, Event, LeaseView, Post, StoreAnswer, Sto
 use crate::error::Error;
 use crate::exec::idle::{Idle, IdlePolicy};
 use crate::exec::mailbox::{MailSender, Mailbox, mailbox};
-use crate::exec::pair::{PairReceiver, PairSender, RING_SLOTS, pair};
+use crate::exec::pair::{PairReceiver, RING_SLOTS};
 use crate::limits::MAX_CORES;
 use crate::time::Nanos;
 use crate::transport::driver::{Driver, StreamParts};
@@ -38,10 +39,11 @@ pub use crate::store::boottime;
 pub(crate) use sources::random_words;
 pub use threads::spawn_core;
 
+use rings::Rings;
 use sources::{LoadReader, RandomSource};
 
-/// Mail taken in one poll, at most.
-const MAX_MAIL: usize = 1024;
+/// Mail taken out of the mailbox in one poll, at most; what is in the rings comes on top.
+const MAX_MAIL: usize = 512;
 /// How long a core that has work of its own goes on without asking the driver: asking is a system
 /// call, and a round of the loop may be shorter than one.
 const ASK_INTERVAL: Duration = Duration::from_micros(20);
@@ -85,12 +87,10 @@ pub struct RealEnv<M, D = Epoll> {
     mailbox: Mailbox<Item<M>>,
     /// Rings from other cores. They go after the mailbox, which says that the core has ended.
     from_cores: Vec<(u16, PairReceiver<Item<M>>)>,
-    /// Rings to other cores, by core.
-    to_cores: Vec<Option<PairSender<Item<M>>>>,
+    /// The ways to other cores.
+    rings: Rings<M>,
     /// What was taken out of the mailbox and is not given yet; empty between two rounds.
     taken: Vec<Item<M>>,
-    /// A ring to another core may have had no room.
-    is_starved: bool,
     mailboxes: Arc<Mailboxes<M>>,
     submit_store: SubmitStore,
     read_lease: ReadLease,
@@ -186,8 +186,7 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
                 mailbox,
                 from_cores: Vec::new(),
                 taken: Vec::new(),
-                to_cores: (0..cores).map(|_| None).collect(),
-                is_starved: false,
+                rings: Rings::new(core, mailboxes.clone()),
                 mailboxes: mailboxes.clone(),
                 submit_store: submit_store.clone(),
                 read_lease: read_lease.clone(),
@@ -228,7 +227,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn poll(&mut self, events: &mut Vec<Event<M>>, park_until: Nanos) {
-        self.flush_spills();
+        self.rings.flush();
         let before = events.len();
         // A core with work of its own has read the clock in the round before, and reads it again
         // after this.
@@ -244,7 +243,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn mail(&mut self, to: u16, mail: M) {
-        self.send_to_core(to, Item::Mail(mail));
+        self.rings.send(to, Item::Mail(mail));
     }
 
     fn poster(&self) -> Arc<dyn Post<M>> {
@@ -276,7 +275,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
 
     fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, unread: Vec<u8>) {
         if let Some(parts) = self.driver.take_out(conn) {
-            self.send_to_core(to, Item::Adopt { parts, tag, unread });
+            self.rings.send(to, Item::Adopt { parts, tag, unread });
         }
     }
 
@@ -286,48 +285,16 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
 }
 
 impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
-    /// Sends something to a core, behind all that this core sent it before.
-    fn send_to_core(&mut self, to: u16, item: Item<M>) {
-        // A core that does not exist is like one that has ended.
-        let Some(door) = self.mailboxes.senders.get(usize::from(to)) else { return };
-        let ring = self.to_cores[usize::from(to)].get_or_insert_with(|| {
-            let (sender, receiver) = pair();
-            door.send(Item::Ring { from: self.core, ring: receiver });
-            sender
-        });
-        ring.send(item);
-        self.is_starved |= ring.is_starved();
-        if !door.notify() {
-            ring.abandon();
-        }
-    }
-
-    /// Sends what found no room before, as far as there is some now.
-    fn flush_spills(&mut self) {
-        if !self.is_starved {
-            return;
-        }
-        self.is_starved = false;
-        for (ring, door) in self.to_cores.iter_mut().zip(&self.mailboxes.senders) {
-            let Some(ring) = ring.as_mut().filter(|ring| ring.is_starved()) else { continue };
-            if ring.flush() && !door.notify() {
-                ring.abandon();
-            }
-            self.is_starved |= ring.is_starved();
-        }
-    }
-
     /// Announces sleep. `true`: whatever comes wakes the driver, room in a full ring included.
     fn prepare_sleep(&mut self) -> bool {
         if !self.mailbox.prepare_sleep() {
             return false;
         }
-        let is_quiet = self.from_cores.iter().all(|(_, ring)| ring.is_empty())
-            && (!self.is_starved
-                || self.to_cores.iter_mut().flatten().all(PairSender::prepare_sleep));
+        let is_quiet =
+            self.from_cores.iter().all(|(_, ring)| ring.is_empty()) && self.rings.prepare_sleep();
         if !is_quiet {
             self.mailbox.awake();
-            self.flush_spills();
+            self.rings.flush();
         }
         is_quiet
     }
@@ -373,6 +340,7 @@ impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
                 self.driver.poll(events, now, Some(park_until));
                 self.mailbox.awake();
             }
+            self.rings.flush();
             self.take_mail(events);
             now = boottime();
         }

@@ -242,7 +242,7 @@ mod tests {
         type Reply = ();
         fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
             match self.0 {
-                0 => Err(Error::invalid("nothing to say")),
+                0 => return Err(Error::invalid("nothing to say")),
                 1 => panic!("not this one"),
                 n => out.extend(std::iter::repeat_n(b'x', n.into())),
             }
