@@ -100,8 +100,8 @@ pub struct RealEnv<M, D = Epoll> {
     stores: OutstandingStores,
     /// When the driver was asked last.
     asked_at: Nanos,
-    /// The clock as it was read last.
-    now: Nanos,
+    /// The clock as it was read since the last poll, if it was.
+    now: Option<Nanos>,
 }
 
 /// What comes to a core through its mailbox.
@@ -195,7 +195,7 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
                 load: LoadReader::new(),
                 stores: OutstandingStores::default(),
                 asked_at: Nanos::ZERO,
-                now: Nanos::ZERO,
+                now: None,
             })
         };
         let envs = (0..).zip(drivers).map(env).collect::<Result<_, Error>>()?;
@@ -214,8 +214,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn now(&mut self) -> Nanos {
-        self.now = boottime();
-        self.now
+        *self.now.insert(boottime())
     }
 
     fn random(&mut self) -> u64 {
@@ -229,9 +228,10 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     fn poll(&mut self, events: &mut Vec<Event<M>>, park_until: Nanos) {
         self.rings.flush();
         let before = events.len();
-        // A core with work of its own has read the clock in the round before, and reads it again
-        // after this.
-        let now = if park_until == Nanos::ZERO { self.now } else { boottime() };
+        // A core with work of its own has read the clock at the end of its round, and reads it
+        // again after this.
+        let read = self.now.take().filter(|_| park_until == Nanos::ZERO);
+        let now = read.unwrap_or_else(boottime);
         if now < park_until || now.since(self.asked_at) >= ASK_INTERVAL {
             self.asked_at = now;
             self.driver.poll(events, now, None);
