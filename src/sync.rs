@@ -1,6 +1,8 @@
 #![forbid(unsafe_code)]
 //! Small cells that threads share, and the words that processes share.
 
+pub mod flag;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::time::Nanos;

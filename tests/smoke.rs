@@ -74,3 +74,34 @@ fn an_actor_is_found_by_id_from_another_node() {
         });
     }
 }
+
+/// Sends to an id that nobody has and does not wait for it.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Shout;
+impl Message for Shout {
+    const NAME: &'static str = "shout";
+    type Reply = ();
+}
+impl Handler<Shout> for Tally {
+    async fn handle(&mut self, _: Shout, cx: &mut Context<'_, Self>) -> Result<()> {
+        cx.actor("nobody")?.send(Add(1)).detach();
+        Ok(())
+    }
+}
+
+/// A detached send of a turn that fails is counted, as one of an application thread is.
+#[test]
+fn a_detached_send_of_a_turn_that_fails_is_counted() {
+    let node = Node::builder("game")
+        .store(MemoryStore::new())
+        .actor::<Tally>(|a| a.handles::<Add>().handles::<Shout>())
+        .start()
+        .unwrap();
+    node.actors().create::<Tally>("t", ()).wait().unwrap();
+    node.actor("t").request(Shout).wait().unwrap();
+    // It is read from the Store behind this: an id is looked up on its own, in order of asking.
+    let e = node.actor("nobody").request(Add(1)).wait().unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound);
+    homing::block_on(node.shutdown(Duration::from_secs(5)));
+    assert_eq!(node.counters().get(Counter::OneWayFailed), 1);
+}

@@ -6,39 +6,23 @@
 //! The **core** is the one reader. A **poster** is any thread with a [`MailSender`]. **Waking** is
 //! a call of the function the mailbox was made with (one system call of the driver).
 //!
+//! Beside the mailbox a core may have other queues, which others fill and then call
+//! [`MailSender::notify`]: the rings of [`super::pair`].
+//!
 //! # The sleeping flag
-//! The core says that it is going to sleep ([`Mailbox::prepare_sleep`]), looks at the queue once
-//! more, and sleeps only if it is empty. A poster puts its mail in, then looks at the flag. Each
-//! side writes one word and reads the other's:
-//!
-//! ```text
-//!   core                          poster
-//!   sleeping = true               queue.push(mail)
-//!   ---- fence SeqCst ----        ---- fence SeqCst ----
-//!   queue empty? -> sleep         sleeping? -> clear it and wake
-//! ```
-//!
-//! Two SeqCst fences are ordered one before the other. If the core's is first, the poster sees the
-//! flag and wakes. If the poster's is first, the core sees the mail and does not sleep. Both may
-//! happen (a wake too many, harmless), neither cannot: no wake-up is lost. The wake itself must
-//! stick when it comes between the last look and the sleep; an eventfd in the driver's poll set
-//! does. Posters clear the flag with a swap, so that of many only one pays for the system call, and
-//! with a core that is awake none does: its flag is false.
-//!
-//! The same argument, with `closed` in place of `sleeping`, makes the end of the core safe: the
-//! core sets the flag and empties the queue; a poster that pushed meanwhile sees the flag and
-//! empties the queue itself. Mail to a core that has ended is dropped at once, so that whoever waits
-//! on something inside it learns of it.
+//! [`super::doorbell`] has it, with the argument why no wake-up is lost and why no mail is left
+//! behind when the core ends. Mail to a core that has ended is dropped at once, so that whoever
+//! waits on something inside it learns of it.
 //!
 //! # Order
 //! The queue is linearizable: mail of one poster comes out in its order, and if one post ended
 //! before another began, on whatever threads, it comes out first.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crossbeam_queue::SegQueue;
-use crossbeam_utils::CachePadded;
+
+use super::doorbell::{Doorbell, Rung};
 
 /// The reading end. Dropping it closes the mailbox and drops the mail in it.
 pub struct Mailbox<T> {
@@ -52,10 +36,7 @@ pub struct MailSender<T> {
 
 struct Shared<T> {
     queue: SegQueue<T>,
-    /// The core sleeps or is about to.
-    sleeping: CachePadded<AtomicBool>,
-    /// The core has ended. Written once.
-    closed: AtomicBool,
+    bell: Doorbell,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -72,37 +53,40 @@ struct Shared<T> {
 /// mailbox.awake();
 /// ```
 pub fn mailbox<T>(wake: impl Fn() + Send + Sync + 'static) -> (MailSender<T>, Mailbox<T>) {
-    let shared = Arc::new(Shared {
-        queue: SegQueue::new(),
-        sleeping: CachePadded::new(AtomicBool::new(false)),
-        closed: AtomicBool::new(false),
-        wake: Box::new(wake),
-    });
+    let shared =
+        Arc::new(Shared { queue: SegQueue::new(), bell: Doorbell::new(), wake: Box::new(wake) });
     (MailSender { shared: shared.clone() }, Mailbox { shared })
 }
 
 impl<T> MailSender<T> {
     /// Puts `mail` in and wakes the core when it sleeps. Drops it when the core has ended.
     pub fn send(&self, mail: T) {
-        let shared = &*self.shared;
-        shared.queue.push(mail);
-        // SYNC: pairs with the fences in `prepare_sleep` and in `Mailbox::drop`; see the head.
-        fence(Ordering::SeqCst);
-        if shared.closed.load(Ordering::Relaxed) {
-            shared.drop_mail();
-            return;
+        self.shared.queue.push(mail);
+        if !self.notify() {
+            self.shared.drop_mail();
         }
-        // The load first: an awake core's flag stays shared between the posters' caches.
-        if shared.sleeping.load(Ordering::Relaxed) && shared.sleeping.swap(false, Ordering::Relaxed)
-        {
-            (shared.wake)();
+    }
+
+    /// Wakes the core when it sleeps: something was put where it looks. `false`: it has ended and
+    /// never looks again.
+    #[must_use]
+    pub fn notify(&self) -> bool {
+        let rung = self.shared.bell.ring();
+        if rung == Rung::Wake {
+            self.wake();
         }
+        rung != Rung::Closed
+    }
+
+    /// Wakes the core, whether it sleeps or not.
+    pub fn wake(&self) {
+        (self.shared.wake)();
     }
 
     /// Whether the core has ended, so that mail would only be dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.closed.load(Ordering::Relaxed)
+        self.shared.bell.is_closed()
     }
 }
 
@@ -126,12 +110,11 @@ impl<T> Mailbox<T> {
     }
 
     /// Announces sleep. `true`: every mail from here on calls the wake function, until
-    /// [`Mailbox::awake`]. `false`: there is mail, do not sleep.
+    /// [`Mailbox::awake`]; a core with other queues looks at those before it sleeps. `false`:
+    /// there is mail, do not sleep.
     #[must_use]
     pub fn prepare_sleep(&self) -> bool {
-        self.shared.sleeping.store(true, Ordering::Relaxed);
-        // SYNC: pairs with the fence in `MailSender::send`; see the head.
-        fence(Ordering::SeqCst);
+        self.shared.bell.announce();
         if self.shared.queue.is_empty() {
             return true;
         }
@@ -141,16 +124,13 @@ impl<T> Mailbox<T> {
 
     /// Ends the sleep: from here on mail wakes nobody.
     pub fn awake(&self) {
-        self.shared.sleeping.store(false, Ordering::Relaxed);
+        self.shared.bell.awake();
     }
 }
 
 impl<T> Drop for Mailbox<T> {
     fn drop(&mut self) {
-        self.shared.closed.store(true, Ordering::Relaxed);
-        // SYNC: pairs with the fence in `MailSender::send`: a poster whose push the loop below
-        // misses sees `closed` and drops its mail itself.
-        fence(Ordering::SeqCst);
+        self.shared.bell.close();
         self.shared.drop_mail();
     }
 }
@@ -179,7 +159,7 @@ impl<T> std::fmt::Debug for Mailbox<T> {
 #[allow(clippy::disallowed_methods)] // posters are threads
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Condvar, Mutex};
 
     /// A wake-up that sticks, as an eventfd does.

@@ -249,6 +249,12 @@ impl NodeBuilder {
         self.set(move |s| s.half_open_limit = streams)
     }
 
+    /// Encodes and decodes every message and reply within the node too, as if its objects were
+    /// elsewhere. For tests: a message whose serde form does not say everything shows here.
+    pub fn messages_through_bytes(self, all: bool) -> Self {
+        self.set(move |s| s.messages_through_bytes = all)
+    }
+
     /// Checks everything that needs nothing opened.
     pub(crate) fn plan(self, generated: impl FnOnce() -> u64) -> Result<Plan> {
         let named =

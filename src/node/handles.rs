@@ -19,7 +19,7 @@ use super::operation::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{ActorId, ActorRef, NodeRid, ObjectKey};
-use crate::object::{Actor, IntoPayload, Metadata, Packet, Payload};
+use crate::object::{Actor, Content, IntoPayload, Metadata, Packet};
 use crate::route::Resolution;
 use crate::time::Nanos;
 
@@ -70,7 +70,7 @@ impl ActorHandle {
     pub fn send<P: Packet>(&self, message: P) -> Sending {
         let ticket = self.shared.ticket();
         let timeout = self.shared.settings.send_timeout;
-        Sending { taken: self.submit(message.into_packet(), false, timeout, ticket) }
+        Sending { taken: self.submit(message.into_content(), false, timeout, ticket) }
     }
 
     /// Asks for a reply. Submitted when it is first awaited.
@@ -82,7 +82,7 @@ impl ActorHandle {
     pub fn request<P: Packet>(&self, message: P) -> Request<P> {
         Request {
             actor: self.clone(),
-            payload: message.into_packet(),
+            content: message.into_content(),
             timeout: self.shared.settings.request_timeout,
             of: PhantomData,
         }
@@ -90,18 +90,18 @@ impl ActorHandle {
 
     fn submit(
         &self,
-        payload: Result<Payload>,
+        content: Result<Content>,
         is_request: bool,
         timeout: Duration,
         ticket: u64,
     ) -> Taken<End> {
         let (settler, taken) = oneshot();
-        match self.key.clone().and_then(|key| Ok((key, payload?))) {
+        match self.key.clone().and_then(|key| Ok((key, content?))) {
             Err(e) => {
                 settler.settle(Err(e));
             }
-            Ok((key, payload)) => {
-                let body = Body::Message { payload, metadata: self.metadata.clone(), is_request };
+            Ok((key, content)) => {
+                let body = Body::Message { content, metadata: self.metadata.clone(), is_request };
                 self.shared.submit(key, body, Waiter::App(settler), timeout, ticket);
             }
         }
@@ -144,7 +144,7 @@ impl Future for Sending {
 #[must_use = "a request is submitted when it is awaited"]
 pub struct Request<P> {
     actor: ActorHandle,
-    payload: Result<Payload>,
+    content: Result<Content>,
     timeout: Duration,
     of: PhantomData<fn(P)>,
 }
@@ -171,7 +171,7 @@ impl<P: Packet> IntoFuture for Request<P> {
 
     fn into_future(self) -> Requesting<P> {
         let ticket = self.actor.shared.ticket();
-        let taken = self.actor.submit(self.payload, true, self.timeout, ticket);
+        let taken = self.actor.submit(self.content, true, self.timeout, ticket);
         Requesting { taken, actor: self.actor, ticket, of: PhantomData }
     }
 }
@@ -191,7 +191,7 @@ impl<P: Packet> Future for Requesting<P> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.taken).poll(cx).map(|end| match end? {
-            Some(payload) => P::reply_from_packet(payload),
+            Some(content) => P::reply_from_content(content),
             None => Err(Error::new(ErrorKind::ProtocolError, "the reply has no payload")),
         })
     }
@@ -393,7 +393,7 @@ impl Shared {
         let home = self.home_core(&key);
         let operation =
             Operation { key, body, waiter, timeout, deadline: Nanos::MAX, ticket, source: None };
-        self.poster.post(home, Mail::Submit(Box::new(operation)));
+        self.poster.post(home, Mail::Submit(operation));
     }
 
     pub(crate) fn post_home(&self, key: &ObjectKey, mail: Mail) {

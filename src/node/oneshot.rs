@@ -42,13 +42,17 @@ pub(crate) struct Settler<T: Abandoned>(Arc<Mutex<State<T>>>);
 impl<T: Abandoned> Settler<T> {
     /// Puts the value and wakes the waiter; whether this was the first.
     pub(crate) fn settle(&self, value: T) -> bool {
+        self.settle_with(|| value)
+    }
+
+    fn settle_with(&self, value: impl FnOnce() -> T) -> bool {
         let waker = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if state.settled {
                 return false;
             }
             state.settled = true;
-            state.value = Some(value);
+            state.value = Some(value());
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -60,7 +64,7 @@ impl<T: Abandoned> Settler<T> {
 
 impl<T: Abandoned> Drop for Settler<T> {
     fn drop(&mut self) {
-        self.settle(T::abandoned());
+        self.settle_with(T::abandoned);
     }
 }
 

@@ -11,13 +11,13 @@ use crate::ids::{
     ActorId, ActorRef, Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey,
     OperationId, OwnerLeaseGeneration,
 };
-use crate::object::{Metadata, Payload};
+use crate::object::{Content, Metadata, Payload};
 use crate::protocol::peer::{LaneLoss, LinkId, LinkInfo, PeerDescriptor};
 use crate::route::{NodeEntry, Resolution, RouteLifetimes};
 use crate::time::Nanos;
 
-/// How an operation ended: a reply's payload, nothing, or an error.
-pub(crate) type End = Result<Option<Payload>>;
+/// How an operation ended: a reply, nothing, or an error.
+pub(crate) type End = Result<Option<Content>>;
 
 impl Abandoned for Resolution {
     fn abandoned() -> Self {
@@ -38,7 +38,7 @@ pub(crate) enum Waiter {
 /// What an operation does at its target.
 pub(crate) enum Body {
     /// A message for a handler.
-    Message { payload: Payload, metadata: Metadata, is_request: bool },
+    Message { content: Content, metadata: Metadata, is_request: bool },
     /// The end of one incarnation.
     Destroy { generation: ObjectGeneration },
 }
@@ -63,6 +63,17 @@ impl Operation {
     pub(crate) fn wants_reply(&self) -> bool {
         !matches!(self.body, Body::Message { is_request: false, .. })
     }
+
+    /// Encodes its message, if it is not.
+    ///
+    /// # Errors
+    /// `InvalidOperation` when it cannot be encoded.
+    pub(crate) fn encode(&mut self) -> Result<()> {
+        match &mut self.body {
+            Body::Message { content, .. } => content.encode(),
+            Body::Destroy { .. } => Ok(()),
+        }
+    }
 }
 
 /// Where a reply goes: the pending request's node and number (R4-1). Never a socket or a core.
@@ -86,7 +97,7 @@ pub(crate) enum CreditOf {
 /// A message in an object's queue.
 pub(crate) struct Queued {
     pub(crate) operation: OperationId,
-    pub(crate) payload: Payload,
+    pub(crate) content: Content,
     pub(crate) metadata: Metadata,
     pub(crate) reply: Option<ReplyTo>,
     /// [`Nanos::MAX`] for a one-way message.
@@ -211,9 +222,10 @@ pub(crate) struct NodeSeen {
 /// What cores of a node and its application threads send each other. Public only as the name of
 /// what a simulated world carries; nobody can make or read one.
 #[allow(unreachable_pub, private_interfaces)]
+#[allow(clippy::large_enum_variant)] // the large one is the frequent one: it is not boxed
 pub enum Mail {
     /// To the home core of the operation's key.
-    Submit(Box<Operation>),
+    Submit(Operation),
     /// The caller of the operation gave up.
     Cancel { key: ObjectKey, ticket: u64 },
     /// To the core of a waiting turn.

@@ -7,13 +7,17 @@
 //!
 //! # What waits for what
 //! A core waits in one place only, its driver's poll. Mail from whatever thread goes to the core's
-//! mailbox, which wakes the driver when the core sleeps ([`crate::exec::mailbox`] has the argument
-//! why no wake-up is lost). Store answers and streams that are handed over are mail too.
+//! mailbox, which wakes the driver when the core sleeps ([`crate::exec::doorbell`] has the argument
+//! why no wake-up is lost). Store answers are mail too. What one core sends another, streams that
+//! are handed over included, goes through a ring of the two ([`crate::exec::pair`]), which the
+//! sender makes when it has something for that core the first time; so mail of a core to another
+//! keeps its order, and takes no memory.
 //!
 //! # When it ends
 //! A core that ends drops its [`RealEnv`]: sockets close, mail in the mailbox and mail that still
 //! comes is dropped, and with it the streams that were on their way to this core.
 
+mod rings;
 mod sources;
 mod threads;
 
@@ -24,6 +28,7 @@ use crate::env::{ConnId, Endpoint, Env, Event, Failpoint, LeaseView, Post, Store
 use crate::error::Error;
 use crate::exec::idle::{Idle, IdlePolicy};
 use crate::exec::mailbox::{MailSender, Mailbox, mailbox};
+use crate::exec::pair::{PairReceiver, RING_SLOTS};
 use crate::limits::MAX_CORES;
 use crate::time::Nanos;
 use crate::transport::chosen::Chosen;
@@ -34,13 +39,14 @@ pub use crate::store::boottime;
 pub(crate) use sources::{max_descriptors, random_words};
 pub use threads::spawn_core;
 
+use rings::Rings;
 use sources::{LoadReader, RandomSource};
 
-/// Mail taken in one poll, at most.
-const MAX_MAIL: usize = 1024;
+/// Mail taken out of the mailbox in one poll, at most; what is in the rings comes on top.
+const MAX_MAIL: usize = 512;
 /// How long a core that has work of its own goes on without asking the driver: asking is a system
 /// call, and a round of the loop may be shorter than one.
-const ASK_INTERVAL: Duration = Duration::from_micros(5);
+const ASK_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Hands a Store call to the Store threads: core, token, call, deadline. Never blocks.
 pub type SubmitStore = Arc<dyn Fn(u16, u64, StoreOp, Nanos) + Send + Sync>;
@@ -88,6 +94,12 @@ pub struct RealEnv<M, D = Chosen> {
     core: u16,
     driver: D,
     mailbox: Mailbox<Item<M>>,
+    /// Rings from other cores. They go after the mailbox, which says that the core has ended.
+    from_cores: Vec<(u16, PairReceiver<Item<M>>)>,
+    /// The ways to other cores.
+    rings: Rings<M>,
+    /// What was taken out of the mailbox and is not given yet; empty between two rounds.
+    taken: Vec<Item<M>>,
     mailboxes: Arc<Mailboxes<M>>,
     submit_store: SubmitStore,
     read_lease: ReadLease,
@@ -97,13 +109,28 @@ pub struct RealEnv<M, D = Chosen> {
     stores: OutstandingStores,
     /// When the driver was asked last.
     asked_at: Nanos,
+    /// The clock as it was read since the last poll, if it was.
+    now: Option<Nanos>,
 }
 
 /// What comes to a core through its mailbox.
+#[allow(clippy::large_enum_variant)] // the large one is the frequent one
 enum Item<M> {
     Mail(M),
-    Store { token: u64, answer: StoreAnswer },
-    Adopt { parts: StreamParts, tag: u64, unread: Vec<u8> },
+    Store {
+        token: u64,
+        answer: StoreAnswer,
+    },
+    Adopt {
+        parts: StreamParts,
+        tag: u64,
+        unread: Vec<u8>,
+    },
+    /// Another core's ring to this one.
+    Ring {
+        from: u16,
+        ring: PairReceiver<Item<M>>,
+    },
 }
 
 /// Store calls without an answer so far.
@@ -172,6 +199,9 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
                 core,
                 driver,
                 mailbox,
+                from_cores: Vec::new(),
+                taken: Vec::new(),
+                rings: Rings::new(core, mailboxes.clone()),
                 mailboxes: mailboxes.clone(),
                 submit_store: submit_store.clone(),
                 read_lease: read_lease.clone(),
@@ -180,6 +210,7 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
                 load: LoadReader::new(),
                 stores: OutstandingStores::default(),
                 asked_at: Nanos::ZERO,
+                now: None,
             })
         };
         let envs = (0..).zip(drivers).map(env).collect::<Result<_, Error>>()?;
@@ -207,7 +238,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn now(&mut self) -> Nanos {
-        boottime()
+        *self.now.insert(boottime())
     }
 
     fn random(&mut self) -> u64 {
@@ -219,8 +250,12 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn poll(&mut self, events: &mut Vec<Event<M>>, park_until: Nanos) {
+        self.rings.flush();
         let before = events.len();
-        let now = boottime();
+        // A core with work of its own has read the clock at the end of its round, and reads it
+        // again after this.
+        let read = self.now.take().filter(|_| park_until == Nanos::ZERO);
+        let now = read.unwrap_or_else(boottime);
         if now < park_until || now.since(self.asked_at) >= ASK_INTERVAL {
             self.asked_at = now;
             self.driver.poll(events, now, None);
@@ -232,7 +267,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     }
 
     fn mail(&mut self, to: u16, mail: M) {
-        self.mailboxes.send(to, Item::Mail(mail));
+        self.rings.send(to, Item::Mail(mail));
     }
 
     fn poster(&self) -> Arc<dyn Post<M>> {
@@ -264,7 +299,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
 
     fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, mut unread: Vec<u8>) {
         if let Some(parts) = self.driver.take_out(conn, &mut unread) {
-            self.mailboxes.send(to, Item::Adopt { parts, tag, unread });
+            self.rings.send(to, Item::Adopt { parts, tag, unread });
         }
     }
 
@@ -284,19 +319,44 @@ impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
         &self.driver
     }
 
+    /// Announces sleep. `true`: whatever comes wakes the driver, room in a full ring included.
+    fn prepare_sleep(&mut self) -> bool {
+        if !self.mailbox.prepare_sleep() {
+            return false;
+        }
+        let is_quiet =
+            self.from_cores.iter().all(|(_, ring)| ring.is_empty()) && self.rings.prepare_sleep();
+        if !is_quiet {
+            self.mailbox.awake();
+            self.rings.flush();
+        }
+        is_quiet
+    }
+
+    /// Takes mail in. The mailbox is looked at first and given last: whatever was in a ring before
+    /// something was put into the mailbox is seen by the look at the rings that comes between, and
+    /// is not overtaken.
     fn take_mail(&mut self, events: &mut Vec<Event<M>>) {
         for _ in 0..MAX_MAIL {
-            let Some(item) = self.mailbox.take() else { return };
-            events.push(match item {
-                Item::Mail(mail) => Event::Mail(mail),
-                Item::Store { token, answer } => {
-                    self.stores.calls = self.stores.calls.saturating_sub(1);
-                    Event::Store { token, answer }
-                }
-                Item::Adopt { parts, tag, unread } => {
-                    Event::Adopted { conn: self.driver.adopt(parts), tag, unread }
-                }
-            });
+            match self.mailbox.take() {
+                None => break,
+                Some(Item::Ring { from, ring }) => self.from_cores.push((from, ring)),
+                Some(item) => self.taken.push(item),
+            }
+        }
+        for (from, ring) in &mut self.from_cores {
+            let before = events.len();
+            while events.len() - before < RING_SLOTS
+                && let Some(item) = ring.take()
+            {
+                events.extend(event_of(item, &mut self.driver, &mut self.stores));
+            }
+            if events.len() > before && ring.has_to_wake_sender() {
+                self.mailboxes.senders[usize::from(*from)].wake();
+            }
+        }
+        for item in self.taken.drain(..) {
+            events.extend(event_of(item, &mut self.driver, &mut self.stores));
         }
     }
 
@@ -310,10 +370,11 @@ impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
             if now < spin_until {
                 self.give_way(now);
                 self.driver.poll(events, now, None);
-            } else if self.mailbox.prepare_sleep() {
+            } else if self.prepare_sleep() {
                 self.driver.poll(events, now, Some(park_until));
                 self.mailbox.awake();
             }
+            self.rings.flush();
             self.take_mail(events);
             now = boottime();
         }
@@ -331,6 +392,26 @@ impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
             self.stores.calls = 0;
         }
     }
+}
+
+/// What the core's loop is told of an item.
+fn event_of<M, D: Driver>(
+    item: Item<M>,
+    driver: &mut D,
+    stores: &mut OutstandingStores,
+) -> Option<Event<M>> {
+    Some(match item {
+        Item::Mail(mail) => Event::Mail(mail),
+        Item::Store { token, answer } => {
+            stores.calls = stores.calls.saturating_sub(1);
+            Event::Store { token, answer }
+        }
+        Item::Adopt { parts, tag, unread } => {
+            Event::Adopted { conn: driver.adopt(parts), tag, unread }
+        }
+        // Rings come through the mailbox, and stay with the core.
+        Item::Ring { .. } => return None,
+    })
 }
 
 impl<M, D> std::fmt::Debug for RealEnv<M, D> {

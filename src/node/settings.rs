@@ -43,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) lane_unsent_bytes: Option<u64>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) half_open_limit: usize,
+    pub(crate) messages_through_bytes: bool,
 }
 
 impl Settings {
@@ -74,6 +75,7 @@ impl Settings {
             lane_unsent_bytes: None,
             handshake_timeout: limits::HANDSHAKE_TIMEOUT,
             half_open_limit: limits::MAX_HALF_OPEN_HANDSHAKES,
+            messages_through_bytes: false,
         }
     }
 

@@ -12,10 +12,13 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
+use slab::Slab;
+
+use super::content::Content;
 use super::message::Packet;
-use super::payload::{Metadata, Payload};
+use super::payload::Metadata;
 use crate::error::{Error, Result};
-use crate::ids::{ActorId, NodeRid, ObjectGeneration, OperationId};
+use crate::ids::{ActorId, NodeRid, ObjectGeneration, ObjectKey, OperationId};
 
 /// What an operation of a turn asks for.
 pub(crate) enum Want {
@@ -25,42 +28,108 @@ pub(crate) enum Want {
     Reply(Option<Duration>),
 }
 
-/// Where the end of a turn's operation is put.
-#[derive(Default)]
-pub(crate) struct Slot {
-    end: RefCell<Option<Result<Option<Payload>>>>,
-}
+/// How an operation of a turn ended: a reply, nothing, or an error.
+type End = Result<Option<Content>>;
 
-impl Slot {
-    pub(crate) fn settle(&self, end: Result<Option<Payload>>) {
-        self.end.borrow_mut().get_or_insert(end);
-    }
+/// Where the end of a turn's operation is put.
+struct Slot {
+    /// The cell of the turn that waits; 0 before the core has taken the operation.
+    cell: u64,
+    end: Option<End>,
+    /// The core has nothing more to put here.
+    is_settled: bool,
+    /// Somebody may still look here.
+    is_watched: bool,
 }
 
 /// One operation a turn wants carried out.
 pub(crate) struct OutboxItem {
-    pub(crate) target: ActorId,
-    pub(crate) payload: Payload,
+    pub(crate) target: ObjectKey,
+    pub(crate) content: Content,
     pub(crate) metadata: Metadata,
     pub(crate) want: Want,
-    /// `None`: nobody waits.
-    pub(crate) slot: Option<Rc<Slot>>,
+    /// Where its end is put, if anybody looks there: see [`Outbox::claim`].
+    pub(crate) slot: usize,
 }
 
-/// The outbox of a core; the loop empties it after each poll of a turn.
-#[derive(Default)]
+/// The outbox of a core, which the loop empties after each poll of a turn, and the places where
+/// turns look for the ends of their operations.
 pub(crate) struct Outbox {
+    hash_seed: u64,
+    rid: NodeRid,
     items: RefCell<Vec<OutboxItem>>,
+    slots: RefCell<Slab<Slot>>,
 }
 
 impl Outbox {
-    fn push(&self, item: OutboxItem) {
-        self.items.borrow_mut().push(item);
+    /// The outbox of a core of node `rid`, whose mesh hashes ids under `hash_seed`.
+    pub(crate) fn new(hash_seed: u64, rid: NodeRid) -> Self {
+        Self { hash_seed, rid, items: RefCell::default(), slots: RefCell::default() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.borrow().is_empty()
+    }
+
+    /// Operations whose end is not known, or was not looked at.
+    #[cfg(feature = "sim")]
+    pub(crate) fn waits(&self) -> usize {
+        self.slots.borrow().len()
     }
 
     /// Moves what is there to `into`.
     pub(crate) fn drain(&self, into: &mut Vec<OutboxItem>) {
         into.append(&mut self.items.borrow_mut());
+    }
+
+    /// The core takes an operation of the turn in `cell`. `false`: nobody looks for its end, and
+    /// the slot is gone.
+    pub(crate) fn claim(&self, slot: usize, cell: u64) -> bool {
+        let mut slots = self.slots.borrow_mut();
+        let Some(at) = slots.get_mut(slot) else { return false };
+        at.cell = cell;
+        let is_watched = at.is_watched;
+        if !is_watched {
+            slots.remove(slot);
+        }
+        is_watched
+    }
+
+    /// The core puts an end where the turn looks for it, and learns which cell to poll.
+    pub(crate) fn settle(&self, slot: usize, end: End) -> Option<u64> {
+        let mut slots = self.slots.borrow_mut();
+        let at = slots.get_mut(slot)?;
+        if at.is_watched {
+            at.is_settled = true;
+            at.end.get_or_insert(end);
+            return Some(at.cell);
+        }
+        let gone = slots.remove(slot);
+        // What is in them may have destructors of the application.
+        drop(slots);
+        drop((gone, end));
+        None
+    }
+
+    fn open(&self, end: Option<End>) -> usize {
+        let is_settled = end.is_some();
+        self.slots.borrow_mut().insert(Slot { cell: 0, end, is_settled, is_watched: true })
+    }
+
+    fn take_end(&self, slot: usize) -> Option<End> {
+        self.slots.borrow_mut().get_mut(slot)?.end.take()
+    }
+
+    /// Nobody looks at the slot any more.
+    fn leave(&self, slot: usize) {
+        let mut slots = self.slots.borrow_mut();
+        let Some(at) = slots.get_mut(slot) else { return };
+        at.is_watched = false;
+        if at.is_settled {
+            let gone = slots.remove(slot);
+            drop(slots);
+            drop(gone);
+        }
     }
 }
 
@@ -68,7 +137,6 @@ impl Outbox {
 pub(crate) struct TurnFacts {
     pub(crate) id: ActorId,
     pub(crate) generation: ObjectGeneration,
-    pub(crate) rid: NodeRid,
     pub(crate) operation: OperationId,
     pub(crate) metadata: Metadata,
     pub(crate) remaining: Option<Duration>,
@@ -114,7 +182,7 @@ impl<'a, A> Context<'a, A> {
     /// The node the turn runs on.
     #[must_use]
     pub fn rid(&self) -> &NodeRid {
-        &self.facts.rid
+        &self.outbox.rid
     }
 
     /// The operation that started the turn; the same on every node it passed.
@@ -141,7 +209,7 @@ impl<'a, A> Context<'a, A> {
     /// `InvalidOperation` when the id breaks R0-1.
     pub fn actor(&self, id: impl AsRef<str>) -> Result<TurnActor> {
         Ok(TurnActor {
-            id: ActorId::new(id)?,
+            key: ObjectKey::actor(self.outbox.hash_seed, &ActorId::new(id)?),
             metadata: Metadata::default(),
             outbox: self.outbox.clone(),
         })
@@ -153,7 +221,7 @@ impl<'a, A> Context<'a, A> {
 /// See [`Context`] for an example.
 #[derive(Clone)]
 pub struct TurnActor {
-    id: ActorId,
+    key: ObjectKey,
     metadata: Metadata,
     outbox: Rc<Outbox>,
 }
@@ -170,32 +238,36 @@ impl TurnActor {
     ///
     /// Dropping the future does not take the message back.
     pub fn send<P: Packet>(&self, message: P) -> TurnSend {
-        self.submit(message.into_packet(), Want::Admission)
+        self.submit(message.into_content(), Want::Admission)
     }
 
     /// Asks for a reply. Submitted when it is first polled. The turn keeps its gate while it waits.
     pub fn request<P: Packet>(&self, message: P) -> TurnRequest<P> {
         TurnRequest {
             actor: self.clone(),
-            payload: message.into_packet(),
+            content: message.into_content(),
             timeout: None,
             of: PhantomData,
         }
     }
 
-    fn submit(&self, payload: Result<Payload>, want: Want) -> TurnSend {
-        let slot = Rc::new(Slot::default());
-        match payload {
-            Err(e) => slot.settle(Err(e)),
-            Ok(payload) => self.outbox.push(OutboxItem {
-                target: self.id.clone(),
-                payload,
-                metadata: self.metadata.clone(),
-                want,
-                slot: Some(slot.clone()),
-            }),
-        }
-        TurnSend { slot }
+    fn submit(&self, content: Result<Content>, want: Want) -> TurnSend {
+        let outbox = self.outbox.clone();
+        let slot = match content {
+            Err(e) => outbox.open(Some(Err(e))),
+            Ok(content) => {
+                let slot = outbox.open(None);
+                outbox.items.borrow_mut().push(OutboxItem {
+                    target: self.key.clone(),
+                    content,
+                    metadata: self.metadata.clone(),
+                    want,
+                    slot,
+                });
+                slot
+            }
+        };
+        TurnSend { outbox, slot }
     }
 }
 
@@ -204,7 +276,8 @@ impl TurnActor {
 /// See [`Context`] for an example of the calls.
 #[must_use = "await it for local admission, or call detach()"]
 pub struct TurnSend {
-    slot: Rc<Slot>,
+    outbox: Rc<Outbox>,
+    slot: usize,
 }
 
 impl TurnSend {
@@ -212,11 +285,17 @@ impl TurnSend {
     pub fn detach(self) {}
 }
 
+impl Drop for TurnSend {
+    fn drop(&mut self) {
+        self.outbox.leave(self.slot);
+    }
+}
+
 impl Future for TurnSend {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, _cx: &mut TaskContext<'_>) -> Poll<Result<()>> {
-        match self.slot.end.borrow_mut().take() {
+        match self.outbox.take_end(self.slot) {
             Some(end) => Poll::Ready(end.map(|_| ())),
             // The core polls the turn again when it settles the slot.
             None => Poll::Pending,
@@ -230,7 +309,7 @@ impl Future for TurnSend {
 #[must_use = "a request is submitted when it is awaited"]
 pub struct TurnRequest<P> {
     actor: TurnActor,
-    payload: Result<Payload>,
+    content: Result<Content>,
     timeout: Option<Duration>,
     of: PhantomData<fn(P)>,
 }
@@ -248,14 +327,14 @@ impl<P: Packet> IntoFuture for TurnRequest<P> {
     type IntoFuture = TurnReply<P>;
 
     fn into_future(self) -> TurnReply<P> {
-        let sent = self.actor.submit(self.payload, Want::Reply(self.timeout));
-        TurnReply { slot: sent.slot, of: PhantomData }
+        let sent = self.actor.submit(self.content, Want::Reply(self.timeout));
+        TurnReply { sent, of: PhantomData }
     }
 }
 
 /// A request of a turn on its way.
 pub struct TurnReply<P> {
-    slot: Rc<Slot>,
+    sent: TurnSend,
     of: PhantomData<fn(P)>,
 }
 
@@ -263,10 +342,9 @@ impl<P: Packet> Future for TurnReply<P> {
     type Output = Result<P::Reply>;
 
     fn poll(self: Pin<&mut Self>, _cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let end = self.slot.end.borrow_mut().take();
-        match end {
+        match self.sent.outbox.take_end(self.sent.slot) {
             None => Poll::Pending,
-            Some(Ok(Some(payload))) => Poll::Ready(P::reply_from_packet(payload)),
+            Some(Ok(Some(content))) => Poll::Ready(P::reply_from_content(content)),
             Some(Ok(None)) => Poll::Ready(Err(Error::new(
                 crate::error::ErrorKind::ProtocolError,
                 "the reply has no payload",

@@ -1,20 +1,26 @@
 #![forbid(unsafe_code)]
 //! Typed messages and their encoding.
 
-use std::cell::Cell;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::content::{Answer, Content, Whole, encoded};
 use super::payload::Payload;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes a thread keeps for encoding messages, at most.
-const KEEP_BYTES: usize = 64 << 10;
+/// The content type of messages that do not say how they are encoded.
+pub(super) const POSTCARD: &str = "application/postcard";
 
 /// A typed message: a name, a reply type and an encoding.
 ///
 /// The encoding is `postcard` unless the type overrides the four functions and the content type.
+///
+/// A message to an object of the same node is moved as a value: it is encoded only if it leaves the
+/// node, so what its serde form leaves out (`#[serde(skip)]`) is still there then, and is not when
+/// the object lives elsewhere. A type whose serde form says everything behaves the same near and far
+/// (R2.1-5); [`NodeBuilder::messages_through_bytes`](crate::NodeBuilder::messages_through_bytes)
+/// shows one that does not. Its encoded size is checked in any case when it is sent, for which its
+/// `Serialize` runs once without writing anything.
 ///
 /// ```
 /// use homing::prelude::*;
@@ -29,7 +35,7 @@ pub trait Message: Serialize + DeserializeOwned + Send + 'static {
     /// The packet name, 1..=255 bytes. Handlers are found by it.
     const NAME: &'static str;
     /// How the bytes are encoded, as told to the receiver.
-    const CONTENT_TYPE: &'static str = "application/postcard";
+    const CONTENT_TYPE: &'static str = POSTCARD;
     /// What a request for this message is answered with.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 
@@ -136,29 +142,37 @@ pub trait Packet: Sized + Send + 'static {
     /// # Errors
     /// `ProtocolError` when the bytes cannot be decoded.
     fn reply_from_packet(payload: Payload) -> Result<Self::Reply>;
-}
 
-/// The payload of what `encode` writes. It writes into memory that the thread keeps for that, so
-/// that the payload's own, of its exact size, is the only allocation.
-fn encoded<M: Message>(encode: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<Payload> {
-    thread_local! {
-        static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// What is put into the queue of an object.
+    #[doc(hidden)]
+    fn into_content(self) -> Result<Content> {
+        self.into_packet().map(Content::Bytes)
     }
-    // Taken out for the time of the call: an encoding that encodes another message finds none.
-    // So does one on a thread that is ending.
-    let mut bytes = KEPT.try_with(Cell::take).unwrap_or_default();
-    let payload = encode(&mut bytes).and_then(|()| Payload::new(M::NAME, M::CONTENT_TYPE, &bytes));
-    bytes.clear();
-    bytes.shrink_to(KEEP_BYTES);
-    let _ = KEPT.try_with(|kept| kept.set(bytes));
-    payload
+
+    /// The value a handler is given.
+    #[doc(hidden)]
+    fn from_content(content: Content) -> Result<Self> {
+        Self::from_packet(content.into_payload()?)
+    }
+
+    /// What a caller of this node is answered with.
+    #[doc(hidden)]
+    fn reply_into_content(reply: Self::Reply) -> Result<Content> {
+        Self::reply_into_packet(reply).map(Content::Bytes)
+    }
+
+    /// The reply a caller is given.
+    #[doc(hidden)]
+    fn reply_from_content(content: Content) -> Result<Self::Reply> {
+        Self::reply_from_packet(content.into_payload()?)
+    }
 }
 
 impl<M: Message> Packet for M {
     type Reply = M::Reply;
 
     fn into_packet(self) -> Result<Payload> {
-        encoded::<M>(|bytes| self.encode(bytes))
+        encoded(M::NAME, M::CONTENT_TYPE, |bytes| self.encode(bytes))
     }
 
     fn from_packet(payload: Payload) -> Result<Self> {
@@ -166,11 +180,27 @@ impl<M: Message> Packet for M {
     }
 
     fn reply_into_packet(reply: M::Reply) -> Result<Payload> {
-        encoded::<M>(|bytes| M::encode_reply(&reply, bytes))
+        encoded(M::NAME, M::CONTENT_TYPE, |bytes| M::encode_reply(&reply, bytes))
     }
 
     fn reply_from_packet(payload: Payload) -> Result<M::Reply> {
         M::decode_reply(payload.bytes())
+    }
+
+    fn into_content(self) -> Result<Content> {
+        Content::message(self)
+    }
+
+    fn from_content(content: Content) -> Result<Self> {
+        content.take::<Whole<M>>()?.or_else(Self::from_packet)
+    }
+
+    fn reply_into_content(reply: M::Reply) -> Result<Content> {
+        Content::reply::<M>(reply)
+    }
+
+    fn reply_from_content(content: Content) -> Result<M::Reply> {
+        content.take::<Answer<M>>()?.or_else(Self::reply_from_packet)
     }
 }
 
@@ -222,6 +252,7 @@ impl<P: Packet> IntoPayload for P {
 
 #[cfg(test)]
 mod tests {
+    use super::super::content::KEEP_BYTES;
     use super::*;
 
     #[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]

@@ -2,6 +2,7 @@
 //! What users implement: [`Actor`], [`Handler`], [`Message`], and what their turns are given.
 
 mod actor;
+mod content;
 mod context;
 mod message;
 mod payload;
@@ -13,5 +14,6 @@ pub use message::{IntoPayload, Message, Packet};
 pub use payload::{Metadata, Payload};
 pub use registry::ActorType;
 
-pub(crate) use context::{Outbox, OutboxItem, Slot, TurnFacts, Want};
-pub(crate) use registry::{Body, CellFuture, CellOutput, ErasedType, Registry, TurnInput};
+pub(crate) use content::Content;
+pub(crate) use context::{Outbox, OutboxItem, TurnFacts, Want};
+pub(crate) use registry::{Body, CellFuture, CellOutput, ErasedType, Registry, ReplyAs, TurnInput};

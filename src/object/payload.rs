@@ -39,12 +39,8 @@ impl Payload {
     /// the bytes are more than a frame could ever carry.
     pub fn new(name: &str, content_type: &str, bytes: &[u8]) -> Result<Self> {
         let mut part = Vec::new();
-        wire::encode_payload_part(&mut part, name, content_type, bytes).map_err(|e| {
-            Error::invalid(format!(
-                "payload {name:?} of type {content_type:?} with {} bytes: {e}",
-                bytes.len()
-            ))
-        })?;
+        wire::encode_payload_part(&mut part, name, content_type, bytes)
+            .map_err(|e| refused(name, content_type, bytes.len(), &e))?;
         Ok(Self { part: part.into() })
     }
 
@@ -95,6 +91,11 @@ impl Payload {
     pub fn bytes(&self) -> &[u8] {
         &self.part[self.type_at() + self.type_len() + 4..]
     }
+}
+
+/// Why a payload cannot be.
+pub(super) fn refused(name: &str, content_type: &str, len: usize, why: &wire::WireError) -> Error {
+    Error::invalid(format!("payload {name:?} of type {content_type:?} with {len} bytes: {why}"))
 }
 
 impl fmt::Debug for Payload {

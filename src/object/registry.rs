@@ -2,29 +2,29 @@
 //! The types a node hosts, with their handlers erased to functions over boxed bodies.
 
 use std::any::Any;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::actor::{Actor, CreateContext, Handler, PreserveState};
+use super::content::Content;
 use super::context::{Context, Outbox, TurnFacts};
 use super::message::{Message, Packet};
 use super::payload::Payload;
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::cell::{Blocks, TaskCell};
 use crate::ids::FixedMap;
 use crate::limits::MAX_ID_BYTES;
 
 /// An object's own state.
 pub(crate) type Body = Box<dyn Any + Send>;
 
-/// A future that stays on its core.
-pub(crate) type CellFuture = Pin<Box<dyn Future<Output = CellOutput>>>;
+/// A future of an object, in its cell. It stays on its core.
+pub(crate) type CellFuture = TaskCell<CellOutput>;
 
 /// What the futures of an object come to.
 pub(crate) enum CellOutput {
     /// A handler's: the body back, and the reply or the error.
-    Turn { body: Body, reply: Result<Payload> },
+    Turn { body: Body, reply: Result<Content> },
     /// A factory's.
     Made(Result<Body>),
     /// `on_closing`'s; the body is gone.
@@ -33,16 +33,26 @@ pub(crate) enum CellOutput {
 
 /// What a turn is started with.
 pub(crate) struct TurnInput {
-    pub(crate) payload: Payload,
+    pub(crate) content: Content,
     pub(crate) facts: TurnFacts,
     pub(crate) outbox: Rc<Outbox>,
-    /// Whether anybody is told the reply; else it is not encoded.
-    pub(crate) wants_reply: bool,
+    pub(crate) reply_as: ReplyAs,
 }
 
-pub(crate) type HandleFn = Arc<dyn Fn(Body, TurnInput) -> CellFuture + Send + Sync>;
-type CreateFn = fn(CreateContext, Payload) -> CellFuture;
-type CloseFn = fn(Body) -> CellFuture;
+/// In which form the end of a turn gives its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyAs {
+    /// In none: nobody is told.
+    Nothing,
+    /// As it is, for a caller of this node.
+    Value,
+    /// Encoded.
+    Bytes,
+}
+
+pub(crate) type HandleFn = fn(&mut Blocks, Body, TurnInput) -> CellFuture;
+pub(crate) type CreateFn = fn(&mut Blocks, CreateContext, Payload) -> CellFuture;
+type CloseFn = fn(&mut Blocks, Body) -> CellFuture;
 
 /// A hosted type with everything that knows its Rust type erased.
 pub(crate) struct ErasedType {
@@ -55,8 +65,8 @@ pub(crate) struct ErasedType {
 
 impl ErasedType {
     /// The handler for packets of `name`.
-    pub(crate) fn handler(&self, name: &str) -> Option<&HandleFn> {
-        self.handlers.get(name).or(self.fallback.as_ref())
+    pub(crate) fn handler(&self, name: &str) -> Option<HandleFn> {
+        self.handlers.get(name).copied().or(self.fallback)
     }
 }
 
@@ -89,14 +99,14 @@ impl<A: Actor> ActorType<A> {
         Self {
             erased: ErasedType {
                 name: A::TYPE,
-                create: |cx, request| {
-                    Box::pin(async move {
+                create: |blocks, cx, request| {
+                    blocks.put(async move {
                         let made = A::create(&cx, request).await;
                         CellOutput::Made(made.map(|body| Box::new(body) as Body))
                     })
                 },
-                close: |body| {
-                    Box::pin(async move {
+                close: |blocks, body| {
+                    blocks.put(async move {
                         if let Ok(mut object) = body.downcast::<A>() {
                             object.on_closing().await;
                         }
@@ -168,9 +178,9 @@ impl<A: Actor> ActorType<A> {
 
 /// Makes the erased function of one handler: decode, take the body, run, give the body back.
 fn erase<A: Handler<P>, P: Packet>() -> HandleFn {
-    Arc::new(|body: Body, input: TurnInput| -> CellFuture {
-        Box::pin(async move {
-            let TurnInput { payload, facts, outbox, wants_reply } = input;
+    |blocks, body, input| {
+        blocks.put(async move {
+            let TurnInput { content, facts, outbox, reply_as } = input;
             let mut object = match body.downcast::<A>() {
                 Ok(object) => object,
                 Err(body) => {
@@ -178,20 +188,23 @@ fn erase<A: Handler<P>, P: Packet>() -> HandleFn {
                     return CellOutput::Turn { body, reply };
                 }
             };
-            let reply = match P::from_packet(payload) {
+            let reply = match P::from_content(content) {
                 Err(e) => Err(Error::new(ErrorKind::ProtocolError, e.text())),
                 Ok(message) => {
                     let mut cx = Context::new(&facts, &outbox);
                     match object.handle(message, &mut cx).await {
-                        Ok(reply) if wants_reply => P::reply_into_packet(reply),
-                        Ok(_) => Ok(Payload::empty()),
                         Err(e) => Err(e),
+                        Ok(reply) => match reply_as {
+                            ReplyAs::Nothing => Ok(Content::Bytes(Payload::empty())),
+                            ReplyAs::Value => P::reply_into_content(reply),
+                            ReplyAs::Bytes => P::reply_into_packet(reply).map(Content::Bytes),
+                        },
                     }
                 }
             };
             CellOutput::Turn { body: object, reply }
         })
-    })
+    }
 }
 
 /// All types of a node, by name.

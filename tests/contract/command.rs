@@ -12,6 +12,9 @@ use super::probe::{Ask, Explode, Fail, Fill, Hold, Make, Note, Other, Probe, RAW
 /// Runs all nodes of the tests on this driver (`epoll`, `uring`), whatever a test asks for.
 const DRIVER: &str = "HOMING_TEST_DRIVER";
 
+/// Set in the environment when nodes encode the messages they keep, too.
+pub(crate) const THROUGH_BYTES: &str = "HOMING_TEST_THROUGH_BYTES";
+
 /// The settings of a node of the tests. What is `None` keeps its default.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Setup {
@@ -48,7 +51,9 @@ impl Setup {
     /// The builder of such a node, all but its store.
     pub(crate) fn builder(&self) -> NodeBuilder {
         let ms = Duration::from_millis;
-        let mut b = homing::Node::builder(&self.mesh).rid(&self.rid);
+        let through_bytes = std::env::var_os(THROUGH_BYTES).is_some();
+        let mut b =
+            homing::Node::builder(&self.mesh).rid(&self.rid).messages_through_bytes(through_bytes);
         // The one place where the tests choose a driver; children inherit the variable.
         if let Some(name) = std::env::var(DRIVER).ok().or(self.driver.clone()) {
             b = b.driver(name.parse().expect("the test, or HOMING_TEST_DRIVER, names a driver"));

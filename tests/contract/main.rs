@@ -39,3 +39,4 @@ mod start;
 #[cfg(feature = "failpoints")]
 mod stopped;
 mod streams;
+mod through_bytes;

@@ -73,6 +73,7 @@ fn builder(rid: &str, cores: u16, shape: &Shape) -> homing::NodeBuilder {
         .liveness_timeout(Duration::from_secs(4))
         .lane_window_bytes(shape.window)
         .route_cache_max_age(shape.cache_max_age)
+        .messages_through_bytes(shape.through_bytes)
         .actor::<Ledger>(|a| a.handles::<Note>())
 }
 

@@ -71,3 +71,13 @@ fn a_seed_repeats_itself() {
         assert_ne!(hash(seed), hash(seed + 1));
     }
 }
+
+/// Proves R2.1-5: whether messages that stay on a node are moved as values or encoded changes
+/// nothing at all. The same seed makes the same steps in the same order.
+#[test]
+fn values_and_bytes_make_the_same_run() {
+    for seed in [2, 3, 12] {
+        let hash = |through_bytes| run(seed, &Shape { through_bytes, ..Shape::of(seed) }).hash;
+        assert_eq!(hash(false), hash(true), "seed {seed}");
+    }
+}

@@ -41,6 +41,8 @@ pub(crate) struct Shape {
     pub(crate) stale_frames: u64,
     /// Nodes that are shut down in order, and started again.
     pub(crate) shutdowns: bool,
+    /// Every message of a node is encoded, also those it keeps.
+    pub(crate) through_bytes: bool,
     /// The fault in the nodes' own code.
     pub(crate) planted: Option<Planted>,
 }
@@ -66,6 +68,7 @@ impl Shape {
             factory: ms(4),
             stale_frames: 0,
             shutdowns: false,
+            through_bytes: false,
             planted: None,
         }
     }
@@ -89,6 +92,7 @@ impl Shape {
             factory: [ms(4), ms(4), ms(300)][pick(3)],
             stale_frames: [0, 0, 10_000][pick(3)],
             shutdowns: pick(4) == 0,
+            through_bytes: seed % 2 == 1,
             planted: None,
         };
         match seed % 16 {

@@ -583,8 +583,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             mesh: self.shared.settings.mesh.clone(),
             rid: self.shared.settings.rid.clone(),
         };
-        let future = (ty.create)(cx, request.unwrap_or_else(Payload::empty));
-        let cell = self.objects.start_factory(key.clone(), call, future);
+        let request = request.unwrap_or_else(Payload::empty);
+        let cell = self
+            .objects
+            .start_factory(key.clone(), call, |blocks| (ty.create)(blocks, cx, request));
         self.creations.factories.insert(call, (key, cell));
     }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::frames::remote_frame;
 use super::objects::State;
 use super::{Core, TimerRef};
 use crate::env::{Env, Planted};
@@ -22,7 +23,6 @@ use crate::protocol::peer::{LinkId, PeerDescriptor, PeerIdentity};
 use crate::protocol::resolve::{Answer, Event as ResolveEvent};
 use crate::route::Route;
 use crate::time::Nanos;
-use crate::wire::{self, ActorSource, Body, FrameParts, MessageForm, ObjectMessage, Record};
 
 /// What an operation at the head of its FIFO waits for.
 #[derive(Clone, Debug)]
@@ -71,6 +71,8 @@ impl Wait {
 
 struct Parked {
     operation: Operation,
+    /// What it counts for in the directory's `parked_bytes`.
+    bytes: u64,
     wait: Wait,
     timer: TimerRef,
 }
@@ -122,8 +124,8 @@ impl Directory {
 
 fn size_of(operation: &Operation) -> u64 {
     match &operation.body {
-        OpBody::Message { payload, metadata, .. } => {
-            (payload.part().len() + metadata.part().map_or(0, bytes::Bytes::len)) as u64 + 256
+        OpBody::Message { content, metadata, .. } => {
+            (content.part_len() + metadata.part().map_or(0, bytes::Bytes::len)) as u64 + 256
         }
         OpBody::Destroy { .. } => 256,
     }
@@ -137,7 +139,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.accept(env, operation);
         } else {
             self.count(Counter::CoreHops, 1);
-            env.mail(home, Mail::Submit(Box::new(operation)));
+            env.mail(home, Mail::Submit(operation));
         }
     }
 
@@ -148,6 +150,12 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return;
         }
         operation.deadline = operation.deadline.min(self.now + operation.timeout);
+        if self.shared.settings.messages_through_bytes
+            && let Err(error) = operation.encode()
+        {
+            self.settle(env, operation.waiter, Err(error));
+            return;
+        }
         let key = operation.key.clone();
         if !self.directory.fifos.contains_key(&key) {
             if let Tried::Wait(operation, wait) = self.attempt(env, operation, Sight::First) {
@@ -188,9 +196,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let registered = wait.clone();
         let fifo = self.directory.fifos.entry(key.clone()).or_default();
         if env.planted(Planted::DropFifoWhileResolving) {
-            fifo.push_front(Parked { operation, wait, timer });
+            fifo.push_front(Parked { operation, bytes, wait, timer });
         } else {
-            fifo.push_back(Parked { operation, wait, timer });
+            fifo.push_back(Parked { operation, bytes, wait, timer });
         }
         self.register_wait(env, &key, &registered);
     }
@@ -259,8 +267,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 Some(Parked { wait: Wait::Route(_), .. }) => return,
                 Some(_) => {}
             }
-            let Some(Parked { operation, wait, timer }) = fifo.pop_front() else { return };
-            let bytes = size_of(&operation);
+            let Some(Parked { operation, bytes, wait, timer }) = fifo.pop_front() else { return };
             let tried = if operation.deadline <= self.now {
                 self.settle_expired(env, operation, &wait);
                 Tried::Done
@@ -284,7 +291,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     // As in `park`: in the FIFO before anybody can answer.
                     let registered = wait.clone();
                     let fifo = self.directory.fifos.entry(key.clone()).or_default();
-                    fifo.push_front(Parked { operation, wait, timer });
+                    fifo.push_front(Parked { operation, bytes, wait, timer });
                     self.register_wait(env, key, &registered);
                     return;
                 }
@@ -341,7 +348,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             && let Some(parked) = fifo.remove(at)
         {
             self.cancel_timer(parked.timer);
-            self.directory.parked_bytes -= size_of(&parked.operation);
+            self.directory.parked_bytes -= parked.bytes;
             self.settle(env, parked.operation.waiter, Err(error));
             self.pump(env, key);
         }
@@ -361,9 +368,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
         }
         *fifo = kept;
-        for Parked { operation, wait, timer } in expired {
+        for Parked { operation, bytes, wait, timer } in expired {
             self.cancel_timer(timer);
-            self.directory.parked_bytes -= size_of(&operation);
+            self.directory.parked_bytes -= bytes;
             self.leave_wait(env, key, &wait);
             self.settle_expired(env, operation, &wait);
         }
@@ -404,9 +411,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
     pub(super) fn cancel_parked(&mut self, env: &mut E, key: &ObjectKey, ticket: u64) -> bool {
         let Some(fifo) = self.directory.fifos.get_mut(key) else { return false };
         let Some(at) = fifo.iter().position(|p| p.operation.ticket == ticket) else { return false };
-        let Some(Parked { operation, wait, timer }) = fifo.remove(at) else { return false };
+        let Some(Parked { operation, bytes, wait, timer }) = fifo.remove(at) else { return false };
         self.cancel_timer(timer);
-        self.directory.parked_bytes -= size_of(&operation);
+        self.directory.parked_bytes -= bytes;
         self.leave_wait(env, key, &wait);
         drop(operation);
         self.pump(env, key);
@@ -467,9 +474,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
-    pub(super) fn local_credit_freed(&mut self, env: &mut E, key: &ObjectKey, bytes: u32) {
-        let _ = env;
-        let returned = self.local_credit.give_back(key.object_hash().low(), bytes.into());
+    pub(super) fn local_credit_freed(&mut self, object_hash: u64, bytes: u32) {
+        let returned = self.local_credit.give_back(object_hash, bytes.into());
         debug_assert!(returned.is_ok(), "local credit is returned once");
         self.local_credit_returned = true;
     }
@@ -509,22 +515,22 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.attempt_remote(env, operation, &route)
     }
 
-    fn attempt_local(&mut self, env: &mut E, operation: Operation, index: usize) -> Tried {
+    fn attempt_local(&mut self, env: &mut E, mut operation: Operation, index: usize) -> Tried {
         if !self.is_alive {
             return Tried::Wait(operation, Wait::Lease);
         }
-        let key = operation.key.clone();
         if self.objects.objects[index].state == State::Closing {
-            let error = Error::unavailable(format!("{key} is being closed"));
+            let error = Error::unavailable(format!("{} is being closed", operation.key));
             self.settle(env, operation.waiter, Err(error));
             return Tried::Done;
         }
-        if let Some(text) = self.fits_no_frame(env, &operation, index) {
+        if let Some(text) = self.fits_no_frame(env, &mut operation, index) {
             self.settle(env, operation.waiter, Err(Error::invalid(text)));
             return Tried::Done;
         }
         let wants_reply = operation.wants_reply();
-        let (payload, metadata) = match operation.body {
+        let key = operation.key;
+        let (content, metadata) = match operation.body {
             OpBody::Destroy { generation } => {
                 let correlation = self.register(
                     &key,
@@ -537,21 +543,21 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.destroy_here(env, index, generation, to, operation.deadline);
                 return Tried::Done;
             }
-            OpBody::Message { payload, metadata, is_request } => {
-                let bytes = payload.part().len() as u32;
+            OpBody::Message { content, metadata, is_request } => {
+                let bytes = content.part_len() as u32;
                 let object = key.object_hash().low();
                 if self.local_credit.try_take(object, bytes.into()) != Take::Taken {
                     if env.planted(Planted::LoseMessageOnCredit) {
                         self.settle(env, operation.waiter, Ok(None));
                         return Tried::Done;
                     }
-                    let body = OpBody::Message { payload, metadata, is_request };
-                    return Tried::Wait(Operation { body, ..operation }, Wait::LocalCredit);
+                    let body = OpBody::Message { content, metadata, is_request };
+                    return Tried::Wait(Operation { key, body, ..operation }, Wait::LocalCredit);
                 }
-                (payload, metadata)
+                (content, metadata)
             }
         };
-        let credit = CreditOf::Local { bytes: payload.part().len() as u32 };
+        let credit = CreditOf::Local { bytes: content.part_len() as u32 };
         let (reply, deadline) = if wants_reply {
             let correlation =
                 self.register(&key, operation.waiter, operation.ticket, operation.deadline, None);
@@ -562,16 +568,25 @@ impl<E: Env<Mail = Mail>> Core<E> {
         };
         self.count(Counter::SubmittedLocal, 1);
         let operation = self.new_operation_id(env);
-        self.enqueue(index, Queued { operation, payload, metadata, reply, deadline, credit });
+        self.enqueue(index, Queued { operation, content, metadata, reply, deadline, credit });
         Tried::Done
     }
 
     /// Why a message to an object of this node could not leave it, if so. Near and far have one
     /// rule (R2.1-5): a caller does not learn where an Actor lives by what it can be sent.
-    fn fits_no_frame(&self, env: &mut E, operation: &Operation, index: usize) -> Option<String> {
+    fn fits_no_frame(
+        &self,
+        env: &mut E,
+        operation: &mut Operation,
+        index: usize,
+    ) -> Option<String> {
         let max = self.shared.settings.max_frame_bytes as usize;
         if size_of(operation) <= max as u64 / 2 {
             return None;
+        }
+        // Near the limit the frame itself is measured; it is made of bytes.
+        if let Err(error) = operation.encode() {
+            return Some(error.text().to_owned());
         }
         let object = &self.objects.objects[index];
         let identity = &self.shared.identity;
@@ -657,12 +672,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
     fn submit_remote(
         &mut self,
         env: &mut E,
-        operation: Operation,
+        mut operation: Operation,
         route: &Route,
         link: LinkId,
         lane: u16,
     ) -> Tried {
         let key = operation.key.clone();
+        if let Err(error) = operation.encode() {
+            self.settle(env, operation.waiter, Err(error));
+            return Tried::Done;
+        }
         let operation_id = self.new_operation_id(env);
         let is_message = matches!(operation.body, OpBody::Message { .. });
         let mut parts = remote_frame(&operation, route, operation_id, None, self.now);
@@ -694,7 +713,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.count(Counter::SubmittedRemote, 1);
         }
         if env.planted(Planted::ResubmitAfterLinkLoss)
-            && let OpBody::Message { payload, is_request: false, .. } = &operation.body
+            && let OpBody::Message { content, is_request: false, .. } = &operation.body
+            && let Some(payload) = content.payload()
         {
             self.planted_resubmit.push((link, key.clone(), payload.clone()));
             self.planted_resubmit.drain(..self.planted_resubmit.len().saturating_sub(8));
@@ -751,50 +771,4 @@ impl<E: Env<Mail = Mail>> Core<E> {
     fn refusal(&self) -> Option<Error> {
         self.is_stopping().then(|| self.shutting_down())
     }
-}
-
-/// The frame of an operation for a remote owner.
-fn remote_frame<'a>(
-    operation: &'a Operation,
-    route: &'a Route,
-    operation_id: OperationId,
-    correlation: Option<crate::ids::Correlation>,
-    now: Nanos,
-) -> FrameParts<'a> {
-    // A request is sized before its correlation is taken; the number's size is fixed.
-    let correlation =
-        correlation.or(operation.wants_reply().then_some(crate::ids::Correlation::FIRST));
-    let (id, fence) = (operation.key.id(), wire::RouteFenceRef::from(&route.fence));
-    let record = match (&operation.body, correlation) {
-        (OpBody::Destroy { generation }, Some(correlation)) => {
-            let fence = wire::RouteFenceRef { object_generation: *generation, ..fence };
-            Record::ActorDestroy(wire::ActorDestroy { correlation, id, fence })
-        }
-        _ => Record::Message(ObjectMessage {
-            correlation,
-            operation_id,
-            hop_count: 0,
-            form: MessageForm::Actor {
-                source: operation.source.as_ref().map(|(id, generation)| ActorSource {
-                    id: id.as_str(),
-                    object_generation: *generation,
-                }),
-                bound_session: None,
-            },
-            id,
-            fence,
-        }),
-    };
-    let mut parts = FrameParts {
-        object_hash: operation.key.object_hash().low(),
-        ..FrameParts::link(0, Body::Record(record))
-    };
-    if operation.wants_reply() {
-        parts.remaining_ms = operation.deadline.remaining_ms(now);
-    }
-    if let OpBody::Message { payload, metadata, .. } = &operation.body {
-        parts.payload_part = Some(payload.part());
-        parts.metadata_part = metadata.part().map(|m| &m[..]);
-    }
-    parts
 }

@@ -9,7 +9,7 @@ use crate::ids::{Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectK
 use crate::limits;
 use crate::node::counters::Counter;
 use crate::node::operation::{CreditOf, End, Mail, Queued, ReplyTo, Waiter};
-use crate::object::{Metadata, Payload};
+use crate::object::{Content, Metadata, Payload};
 use crate::protocol::peer::LinkId;
 use crate::protocol::request;
 use crate::time::Nanos;
@@ -236,24 +236,24 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let own = self.own_fence(index);
         let why = stale(&message.fence, &own).filter(|_| !env.planted(Planted::SkipAdmissionFence));
         let Some(index) = index.filter(|_| why.is_none()) else {
-            self.free_credit(env, key, credit);
+            self.free_credit(env, key.object_hash().low(), credit);
             self.refuse_stale(key, reply, why.unwrap_or("no such object is here"));
             return;
         };
         if self.objects.objects[index].state == State::Closing {
-            self.free_credit(env, key, credit);
+            self.free_credit(env, key.object_hash().low(), credit);
             self.refuse_stale(key, reply, "the object is being closed");
             return;
         }
         if self.is_stopping() {
-            self.free_credit(env, key, credit);
+            self.free_credit(env, key.object_hash().low(), credit);
             let status = Status::of_kind(ErrorKind::ShuttingDown, key.kind());
             let error = self.shutting_down();
             self.refuse(key, reply, status, error.text());
             return;
         }
         if reply.is_some() && frame.remaining_ms == 0 {
-            self.free_credit(env, key, credit);
+            self.free_credit(env, key.object_hash().low(), credit);
             self.count(Counter::ExpiredInQueue, 1);
             let status = Status::of_kind(ErrorKind::DeadlineExceeded, key.kind());
             self.refuse(key, reply, status, "the request's time was over when it arrived");
@@ -267,7 +267,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.count(Counter::AdmittedRemote, 1);
         let queued = Queued {
             operation: message.operation_id,
-            payload: Payload::from_checked_part(bytes::Bytes::copy_from_slice(part.part)),
+            content: Content::Bytes(Payload::from_checked_part(bytes::Bytes::copy_from_slice(
+                part.part,
+            ))),
             metadata: frame.metadata.as_ref().map_or_else(Metadata::default, |m| {
                 Metadata::from_checked_part(bytes::Bytes::copy_from_slice(m.part))
             }),
@@ -340,7 +342,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             .payload
             .as_ref()
             .map(|part| Payload::from_checked_part(bytes::Bytes::copy_from_slice(part.part)));
-        let end: End = match reply.status.error_kind() {
+        let end = match reply.status.error_kind() {
             None => Ok(payload),
             Some(kind) => Err(error_of(kind, reply.status, payload)),
         };
@@ -354,8 +356,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 }
                 self.tickets.remove(&ticket);
                 let tail = reply.no_tail().map_err(|e| (e.rule.name(), e.to_string()));
-                let end = if tail.is_ok() {
-                    end
+                let end: End = if tail.is_ok() {
+                    end.map(|payload| payload.map(Content::Bytes))
                 } else {
                     Err(protocol_error("a plain reply has a tail"))
                 };

@@ -8,6 +8,7 @@ mod callers;
 mod creation;
 mod destroy;
 mod directory;
+mod frames;
 mod inbound;
 mod intents;
 mod lanes;
@@ -33,7 +34,7 @@ use crate::ids::{
     ObjectKey, OwnerLeaseGeneration,
 };
 use crate::limits;
-use crate::object::Payload;
+use crate::object::{Outbox, Payload};
 use crate::protocol::create;
 use crate::protocol::credit::CreditWindow;
 use crate::protocol::peer::{LaneLoss, LinkId, PeerEvent, Peers};
@@ -183,7 +184,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             requests,
             pending: Slab::new(),
             tickets: FixedMap::default(),
-            objects: Objects::new(Cells::new(Arc::new(wake))),
+            objects: Objects::new(
+                Cells::new(Arc::new(wake)),
+                Outbox::new(shared.identity.hash_seed, settings.rid.clone()),
+            ),
             creations: creation::Creations::new(creator),
             destroys: destroy::Destroys::new(me, settings.store_timeout),
             generations: Allocator::new(generations),
@@ -348,7 +352,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
 
     fn on_mail(&mut self, env: &mut E, mail: Mail) {
         match mail {
-            Mail::Submit(operation) => self.accept(env, *operation),
+            Mail::Submit(operation) => self.accept(env, operation),
             Mail::Cancel { key, ticket } => self.on_cancel(env, &key, ticket),
             Mail::TurnSettled { token, end } => self.objects.settle_wait(token, end),
             Mail::Wake { cell } => self.objects.wake(cell),

@@ -14,14 +14,15 @@ use slab::Slab;
 use super::Core;
 use crate::env::{Env, Failpoint, Planted};
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::cell::Blocks;
 use crate::exec::cells::{Cells, Polled};
 use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
 use crate::limits;
 use crate::node::counters::Counter;
 use crate::node::operation::{Body as OpBody, CreditOf, Mail, Operation, Queued, ReplyTo, Waiter};
 use crate::object::{
-    Body, CellFuture, CellOutput, ErasedType, Outbox, OutboxItem, Payload, Slot, TurnFacts,
-    TurnInput, Want,
+    Body, CellFuture, CellOutput, Content, ErasedType, Outbox, OutboxItem, Payload, ReplyAs,
+    TurnFacts, TurnInput, Want,
 };
 use crate::protocol::create::CallId;
 use crate::time::Nanos;
@@ -61,37 +62,32 @@ pub(super) struct Object {
 }
 
 /// What a cell is for.
-enum CellUse {
+pub(super) enum CellUse {
     Turn { object: usize, reply: Option<ReplyTo>, generation: ObjectGeneration },
     Factory { key: ObjectKey, call: CallId },
     Closing { object: usize },
-}
-
-/// A turn that waits for one of its operations.
-struct TurnWait {
-    slot: Rc<Slot>,
-    cell: u64,
 }
 
 /// An answer that waits for the end of the batch of turns.
 struct Answer {
     key: ObjectKey,
     to: ReplyTo,
-    end: std::result::Result<Option<Payload>, (Status, Error)>,
+    end: Answered,
 }
+
+/// How a request was answered.
+type Answered = std::result::Result<Option<Content>, (Status, Error)>;
 
 /// All objects of a core and what runs them.
 pub(super) struct Objects {
     pub(super) objects: Slab<Object>,
     by_key: FixedMap<ObjectKey, usize>,
     runnable: VecDeque<usize>,
-    cells: Cells<CellOutput>,
-    uses: FixedMap<u64, CellUse>,
+    cells: Cells<CellOutput, CellUse>,
     ready_cells: VecDeque<u64>,
     /// Factories that have not begun.
     unbegun: BTreeSet<u64>,
     outbox: Rc<Outbox>,
-    waits: Slab<TurnWait>,
     answers: VecDeque<Answer>,
     /// Bytes of payload among them.
     answer_bytes: usize,
@@ -100,17 +96,15 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn new(cells: Cells<CellOutput>) -> Self {
+    pub(super) fn new(cells: Cells<CellOutput, CellUse>, outbox: Outbox) -> Self {
         Self {
             objects: Slab::new(),
             by_key: FixedMap::default(),
             runnable: VecDeque::new(),
             cells,
-            uses: FixedMap::default(),
             ready_cells: VecDeque::new(),
             unbegun: BTreeSet::new(),
-            outbox: Rc::default(),
-            waits: Slab::new(),
+            outbox: Rc::new(outbox),
             answers: VecDeque::new(),
             answer_bytes: 0,
             operations: VecDeque::new(),
@@ -187,10 +181,9 @@ impl Objects {
         &mut self,
         key: ObjectKey,
         call: CallId,
-        future: CellFuture,
+        put: impl FnOnce(&mut Blocks) -> CellFuture,
     ) -> u64 {
-        let cell = self.cells.insert(future);
-        self.uses.insert(cell, CellUse::Factory { key, call });
+        let cell = self.cells.insert(CellUse::Factory { key, call }, put);
         self.unbegun.insert(cell);
         self.wake(cell);
         cell
@@ -207,16 +200,14 @@ impl Objects {
 
     /// Drops a cell before its end.
     pub(super) fn cancel_cell(&mut self, cell: u64) {
-        self.uses.remove(&cell);
         self.unbegun.remove(&cell);
         self.cells.cancel(cell);
     }
 
     /// Puts the end of a turn's operation where the turn looks for it.
-    pub(super) fn settle_wait(&mut self, token: u64, end: Result<Option<Payload>>) {
-        if let Some(wait) = self.waits.try_remove(token as usize) {
-            wait.slot.settle(end);
-            self.ready_cells.push_back(wait.cell);
+    pub(super) fn settle_wait(&mut self, token: u64, end: Result<Option<Content>>) {
+        if let Some(cell) = self.outbox.settle(token as usize, end) {
+            self.ready_cells.push_back(cell);
         }
     }
 
@@ -233,12 +224,11 @@ impl Objects {
 #[cfg(feature = "sim")]
 impl Objects {
     /// What is held beside the objects themselves, for tests that look for what was left behind.
-    pub(super) fn held(&self) -> [(&'static str, u64); 6] {
+    pub(super) fn held(&self) -> [(&'static str, u64); 5] {
         [
             ("queued messages", self.objects.iter().map(|(_, o)| o.queue.len() as u64).sum()),
             ("cells", self.cells.len() as u64),
-            ("uses of cells", self.uses.len() as u64),
-            ("turns that wait", self.waits.len() as u64),
+            ("turns that wait", self.outbox.waits() as u64),
             ("answers not let out", self.answers.len() as u64),
             ("operations not let out", self.operations.len() as u64),
         ]
@@ -280,9 +270,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return;
         }
         let Some(queued) = object.queue.pop_front() else { return };
-        let (key, generation) = (object.key.clone(), object.generation);
-        self.free_credit(env, &key, queued.credit);
+        let (hash, generation) = (object.key.object_hash().low(), object.generation);
+        self.free_credit(env, hash, queued.credit);
         if queued.deadline <= self.now {
+            let key = self.objects.objects[index].key.clone();
             self.count(Counter::ExpiredInQueue, 1);
             let text = "the request's time was over before its turn";
             self.refuse(
@@ -295,12 +286,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
             return;
         }
         let object = &mut self.objects.objects[index];
-        let Some(handler) = object.ty.handler(queued.payload.name()).cloned() else {
+        let Some(handler) = object.ty.handler(queued.content.name()) else {
             let text = format!(
                 "actor type {:?} does not handle {:?}",
                 object.ty.name,
-                queued.payload.name()
+                queued.content.name()
             );
+            let key = object.key.clone();
             self.count(Counter::TurnsFailed, 1);
             self.refuse(&key, queued.reply, Status::of_code(FailureCode::HandlerNotFound), &text);
             self.objects.schedule(index);
@@ -309,40 +301,42 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let Some(body) = object.body.take() else {
             unreachable!("a Ready object without a turn has its body");
         };
-        let Some(id) = key.actor_id() else { unreachable!("only Actors live here") };
+        let Some(id) = object.key.actor_id() else { unreachable!("only Actors live here") };
         let facts = TurnFacts {
             id,
             generation,
-            rid: self.shared.settings.rid.clone(),
             operation: queued.operation,
             metadata: queued.metadata,
             remaining: (queued.deadline != Nanos::MAX).then(|| queued.deadline.since(self.now)),
         };
         let outbox = self.objects.outbox.clone();
-        let wants_reply = queued.reply.is_some();
-        let input = TurnInput { payload: queued.payload, facts, outbox, wants_reply };
-        let future = handler(body, input);
-        let cell = self.objects.cells.insert(future);
+        let reply_as = match queued.reply {
+            None => ReplyAs::Nothing,
+            Some(ReplyTo::Local(_)) if !self.shared.settings.messages_through_bytes => {
+                ReplyAs::Value
+            }
+            Some(_) => ReplyAs::Bytes,
+        };
+        let input = TurnInput { content: queued.content, facts, outbox, reply_as };
+        let used = CellUse::Turn { object: index, reply: queued.reply, generation };
+        let cell = self.objects.cells.insert(used, |blocks| handler(blocks, body, input));
         self.objects.objects[index].turn = Some(cell);
-        let reply = queued.reply;
-        self.objects.uses.insert(cell, CellUse::Turn { object: index, reply, generation });
         self.poll_cell(env, cell);
     }
 
     fn poll_cell(&mut self, env: &mut E, cell: u64) {
         self.objects.unbegun.remove(&cell);
         let polled = self.objects.cells.poll(cell);
-        if matches!(polled, Polled::Gone) {
-            return;
-        }
-        self.collect_outbox(cell);
-        let output = match polled {
-            Polled::Pending => return,
-            Polled::Gone => unreachable!("looked at above"),
-            Polled::Ready(output) => Ok(output),
-            Polled::Panicked(text) => Err(text),
+        let (output, used) = match polled {
+            Polled::Gone => return,
+            Polled::Pending => {
+                self.collect_outbox(cell, None);
+                return;
+            }
+            Polled::Ready(output, used) => (Ok(output), used),
+            Polled::Panicked(text, used) => (Err(text), used),
         };
-        let Some(used) = self.objects.uses.remove(&cell) else { return };
+        self.collect_outbox(cell, Some(&used));
         match used {
             CellUse::Turn { object, reply, generation } => {
                 self.end_turn(env, object, reply, generation, output);
@@ -371,11 +365,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let object = &mut self.objects.objects[index];
         assert_eq!(object.generation, generation, "a turn ends in its own incarnation");
         object.turn = None;
-        let key = object.key.clone();
         match output {
             Ok(CellOutput::Turn { body, reply: end }) => {
                 object.body = Some(body);
-                self.answer_turn(&key, reply, end);
+                self.answer_turn(index, reply, end);
                 if self.objects.objects[index].state == State::Closing {
                     self.close_body(env, index);
                 } else {
@@ -384,6 +377,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
             Ok(_) => unreachable!("a turn ends as a turn"),
             Err(text) => {
+                let key = object.key.clone();
                 tracing::error!(object = %key, panic = %text, "a turn panicked; the object is closed");
                 self.count(Counter::TurnsPanicked, 1);
                 let text = format!("the handler panicked: {text}");
@@ -398,16 +392,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
-    fn answer_turn(&mut self, key: &ObjectKey, reply: Option<ReplyTo>, end: Result<Payload>) {
+    fn answer_turn(&mut self, index: usize, reply: Option<ReplyTo>, end: Result<Content>) {
         self.count(Counter::TurnsHandled, 1);
         if end.is_err() {
             self.count(Counter::TurnsFailed, 1);
         }
+        let key = &self.objects.objects[index].key;
         match (reply, end) {
-            (Some(to), Ok(payload)) => self.push_answer(key, to, Ok(Some(payload))),
+            (Some(to), Ok(content)) => self.push_answer(&key.clone(), to, Ok(Some(content))),
             (Some(to), Err(e)) => {
                 let status = Status::of_kind(e.kind(), key.kind());
-                self.push_answer(key, to, Err((status, e)));
+                self.push_answer(&key.clone(), to, Err((status, e)));
             }
             (None, Err(e)) => {
                 tracing::warn!(object = %key, error = %e, "a one-way message failed");
@@ -442,14 +437,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.push_answer(key, to, Ok(None));
     }
 
-    fn push_answer(
-        &mut self,
-        key: &ObjectKey,
-        to: ReplyTo,
-        end: std::result::Result<Option<Payload>, (Status, Error)>,
-    ) {
-        let payload = end.as_ref().ok().and_then(Option::as_ref);
-        self.objects.answer_bytes += payload.map_or(0, |payload| payload.part().len());
+    fn push_answer(&mut self, key: &ObjectKey, to: ReplyTo, end: Answered) {
+        let content = end.as_ref().ok().and_then(Option::as_ref);
+        self.objects.answer_bytes += content.map_or(0, Content::part_len);
         self.objects.answers.push_back(Answer { key: key.clone(), to, end });
     }
 
@@ -459,8 +449,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
         while let Some(Answer { key, to, end }) = self.objects.answers.pop_front() {
             env.reached(Failpoint::ReplyLetOut);
             if env.planted(Planted::DoubleReply) {
-                let end = end.clone();
-                self.send_answer(env, &key, to.clone(), end);
+                let end = in_bytes(&key, end);
+                self.send_answer(env, &key, to.clone(), end.clone().map(in_content));
+                self.send_answer(env, &key, to, end.map(in_content));
+                continue;
             }
             self.send_answer(env, &key, to, end);
         }
@@ -470,10 +462,14 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// Turns what a poll left in the outbox into operations.
-    fn collect_outbox(&mut self, cell: u64) {
+    /// `ended` is what the cell was for when it is gone already.
+    fn collect_outbox(&mut self, cell: u64, ended: Option<&CellUse>) {
+        if self.objects.outbox.is_empty() {
+            return;
+        }
         let mut items = std::mem::take(&mut self.objects.scratch);
         self.objects.outbox.drain(&mut items);
-        let source = match self.objects.uses.get(&cell) {
+        let source = match ended.or_else(|| self.objects.cells.of(cell)) {
             Some(CellUse::Turn { object, .. }) => {
                 let object = &self.objects.objects[*object];
                 object.key.actor_id().map(|id| (id, object.generation))
@@ -481,33 +477,33 @@ impl<E: Env<Mail = Mail>> Core<E> {
             _ => None,
         };
         for item in items.drain(..) {
-            let key = self.shared.actor_key(&item.target);
+            let key = item.target;
             let (is_request, timeout) = match item.want {
                 Want::Admission => (false, self.shared.settings.send_timeout),
                 Want::Reply(timeout) => {
                     (true, timeout.unwrap_or(self.shared.settings.request_timeout))
                 }
             };
-            let waiter = match item.slot {
-                None => Waiter::Nobody,
-                Some(slot) => {
-                    let holds_gate = source.as_ref().is_some_and(|(id, _)| *id == item.target);
-                    if is_request && holds_gate {
-                        slot.settle(Err(Error::invalid(format!(
-                            "{key} asked itself inside its own turn; that turn holds the gate the \
-                             request would wait for"
-                        ))));
-                        self.objects.wake(cell);
-                        continue;
-                    }
-                    let token = self.objects.waits.insert(TurnWait { slot, cell }) as u64;
-                    Waiter::Turn { core: self.index, token }
-                }
+            let (token, core) = (item.slot as u64, self.index);
+            let waiter = if self.objects.outbox.claim(item.slot, cell) {
+                Waiter::Turn { core, token }
+            } else {
+                Waiter::Nobody
             };
+            if is_request && source.as_ref().is_some_and(|(id, _)| id.as_str() == key.id()) {
+                let error = Error::invalid(format!(
+                    "{key} asked itself inside its own turn; that turn holds the gate the request \
+                     would wait for"
+                ));
+                if matches!(waiter, Waiter::Turn { .. }) {
+                    self.objects.settle_wait(token, Err(error));
+                }
+                continue;
+            }
             self.objects.operations.push_back(Operation {
                 key,
                 body: OpBody::Message {
-                    payload: item.payload,
+                    content: item.content,
                     metadata: item.metadata,
                     is_request,
                 },
@@ -546,7 +542,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
 
     fn refuse_queue(&mut self, env: &mut E, key: &ObjectKey, queue: VecDeque<Queued>) {
         for queued in queue {
-            self.free_credit(env, key, queued.credit);
+            self.free_credit(env, key.object_hash().low(), queued.credit);
             if queued.reply.is_none() {
                 self.count(Counter::DroppedClosed, 1);
             }
@@ -565,9 +561,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
         match object.body.take() {
             None => self.on_closed(env, index),
             Some(body) => {
-                let cell = self.objects.cells.insert((object.ty.close)(body));
+                let close = object.ty.close;
+                let used = CellUse::Closing { object: index };
+                let cell = self.objects.cells.insert(used, |blocks| close(blocks, body));
                 object.turn = Some(cell);
-                self.objects.uses.insert(cell, CellUse::Closing { object: index });
                 self.objects.wake(cell);
             }
         }
@@ -578,7 +575,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let mut object = self.objects.objects.remove(index);
         self.objects.by_key.remove(&object.key);
         if let Some(cell) = object.turn.take() {
-            self.objects.uses.remove(&cell);
             self.objects.cells.cancel(cell);
         }
         let queue = std::mem::take(&mut object.queue);
@@ -587,31 +583,39 @@ impl<E: Env<Mail = Mail>> Core<E> {
         object
     }
 
-    fn send_answer(
-        &mut self,
-        env: &mut E,
-        key: &ObjectKey,
-        to: ReplyTo,
-        end: std::result::Result<Option<Payload>, (Status, Error)>,
-    ) {
+    fn send_answer(&mut self, env: &mut E, key: &ObjectKey, to: ReplyTo, end: Answered) {
         match to {
             ReplyTo::Local(correlation) => {
                 self.settle_request(env, correlation, end.map_err(|(_, e)| e));
             }
             ReplyTo::Remote { rid, node_generation, correlation } => {
+                let end = in_bytes(key, end);
                 self.send_reply(env, key, &rid, node_generation, correlation, end);
             }
         }
     }
 
     /// Gives the credit of a message whose turn starts, or that is refused, back.
-    pub(super) fn free_credit(&mut self, env: &mut E, key: &ObjectKey, credit: CreditOf) {
-        let object = key.object_hash().low();
+    pub(super) fn free_credit(&mut self, env: &mut E, object: u64, credit: CreditOf) {
         match credit {
-            CreditOf::Local { bytes } => self.local_credit_freed(env, key, bytes),
+            CreditOf::Local { bytes } => self.local_credit_freed(object, bytes),
             CreditOf::Lane { link, lane, bytes } => {
                 self.lane_credit_freed(env, link, lane, object, bytes);
             }
         }
     }
+}
+
+/// An answer as it leaves the node. One that cannot be encoded is an error for the requester.
+fn in_bytes(
+    key: &ObjectKey,
+    end: Answered,
+) -> std::result::Result<Option<Payload>, (Status, Error)> {
+    end?.map(Content::into_payload)
+        .transpose()
+        .map_err(|e| (Status::of_kind(e.kind(), key.kind()), e))
+}
+
+fn in_content(payload: Option<Payload>) -> Option<Content> {
+    payload.map(Content::Bytes)
 }

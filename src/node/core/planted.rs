@@ -4,7 +4,7 @@
 use super::Core;
 use crate::env::Env;
 use crate::node::operation::{Body as OpBody, Mail, Operation, Waiter};
-use crate::object::Metadata;
+use crate::object::{Content, Metadata};
 use crate::protocol::peer::LinkId;
 use crate::time::Nanos;
 
@@ -19,7 +19,11 @@ impl<E: Env<Mail = Mail>> Core<E> {
             let metadata = Metadata::default();
             let operation = Operation {
                 key,
-                body: OpBody::Message { payload, metadata, is_request: false },
+                body: OpBody::Message {
+                    content: Content::Bytes(payload),
+                    metadata,
+                    is_request: false,
+                },
                 waiter: Waiter::Nobody,
                 timeout: self.shared.settings.send_timeout,
                 deadline: Nanos::MAX,

@@ -4,6 +4,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use chacha20::ChaCha12Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -24,51 +26,31 @@ pub(crate) fn max_descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Random words a refill gets.
-const WORDS: usize = 512;
-
-/// Random words from the kernel's generator, fetched 4 KiB at a time: good enough for nonces, and
-/// one system call for 512 of them.
-pub(super) struct RandomSource {
-    bytes: Box<[u8; WORDS * 8]>,
-    /// Words that are used.
-    used: usize,
-}
+/// Random words of a generator that a core has for itself: ChaCha with twelve rounds, under a key
+/// of the kernel's. Nobody who sees some of its words can tell others, so they are good for ids
+/// that must not be guessed and for nonces; and none of them is a system call.
+pub(super) struct RandomSource(ChaCha12Rng);
 
 impl RandomSource {
     /// # Errors
     /// `InternalFailure` when the kernel gives no randomness.
-    pub(super) fn new() -> Result<Self, Error> {
-        let mut source = Self { bytes: Box::new([0; WORDS * 8]), used: 0 };
-        source.refill().map_err(|e| {
-            let reason = std::io::Error::from(e);
-            Error::internal(format!("the kernel gives no random numbers: {reason}"))
-        })?;
-        Ok(source)
-    }
-
-    /// # Panics
-    /// When the kernel stops giving randomness after it has once: there is no such kernel, and no
-    /// safe way to go on without.
-    pub(super) fn next(&mut self) -> u64 {
-        if self.used == WORDS {
-            self.refill().expect("getrandom worked at start");
-        }
-        let at = self.used * 8;
-        self.used += 1;
-        let word: [u8; 8] = self.bytes[at..at + 8].try_into().expect("8 bytes");
-        u64::from_ne_bytes(word)
-    }
-
     #[allow(clippy::disallowed_methods)] // the real randomness
-    fn refill(&mut self) -> rustix::io::Result<()> {
+    pub(super) fn new() -> Result<Self, Error> {
+        let mut key = [0; 32];
         let mut filled = 0;
-        while filled < self.bytes.len() {
-            let room = &mut self.bytes[filled..];
-            filled += rustix::io::retry_on_intr(|| getrandom(&mut *room, GetRandomFlags::empty()))?;
+        while filled < key.len() {
+            let room = &mut key[filled..];
+            let got = rustix::io::retry_on_intr(|| getrandom(&mut *room, GetRandomFlags::empty()));
+            filled += got.map_err(|e| {
+                let reason = std::io::Error::from(e);
+                Error::internal(format!("the kernel gives no random numbers: {reason}"))
+            })?;
         }
-        self.used = 0;
-        Ok(())
+        Ok(Self(ChaCha12Rng::from_seed(key)))
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0.next_u64()
     }
 }
 
@@ -95,11 +77,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_words_differ_across_refills_and_sources() {
+    fn random_words_differ_within_a_source_and_between_two() {
         let mut source = RandomSource::new().unwrap();
         let mut other = RandomSource::new().unwrap();
         let mut seen = std::collections::BTreeSet::new();
-        for _ in 0..3 * WORDS {
+        for _ in 0..10_000 {
             assert!(seen.insert(source.next()) && seen.insert(other.next()));
         }
     }
