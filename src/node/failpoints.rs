@@ -1,4 +1,5 @@
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods)] // acts on the process for a test, as its environment says
 //! Failpoints of a real node (feature `failpoints`): a test arms a step, and the process stops,
 //! ends or waits there.
 //!

@@ -5,8 +5,12 @@
 use std::time::Duration;
 
 use homing::env::Failpoint;
+use homing::ids::ObjectKind;
 use homing::location::{BatchOutcome, LocationStore};
-use homing::store::records::{OwnerRecord, lease_key, owner_key, release_dead_owner};
+use homing::store::records::{
+    Authority, DeadOwner, OwnerRecord, authority_key, delete_released_row, lease_key, owner_key,
+    release_dead_owner,
+};
 use homing::wire::{Body, Command as WireCommand, Frame};
 use homing::{Counter, ErrorKind, Node};
 
@@ -134,12 +138,14 @@ fn past_the_lease(
     eventually("the request to be on its way", || {
         (stage.node.count(Counter::SubmittedRemote) == 9).then_some(())
     });
-    stage.owner.ask::<()>(Command::LetGo("admitted".into()));
+    // It may stop before it has answered this.
+    let going = stage.owner.begin(Command::LetGo("admitted".into()));
     stage.owner.await_stop();
     let works = stage.works();
     stage.await_lapse();
     meanwhile(&stage);
     stage.owner.resume();
+    going.end::<()>().expect("it goes on");
     eventually("the owner to see its lapse", || {
         (stage.owner.counter(Counter::LeaseLapses) == 1).then_some(())
     });
@@ -211,9 +217,17 @@ fn release(stage: &Stage) {
     let read = store.read(std::slice::from_ref(&key), BUDGET).expect("the Store answers");
     let record = read.records[0].as_ref().expect("the owner record stands");
     let owner = OwnerRecord::decode(&key, &record.value).expect("it is good");
-    let batch = release_dead_owner(&rid, &owner, record.version);
-    let outcome = store.commit(&[batch], BUDGET).expect("the Store answers");
-    assert!(matches!(outcome[..], [BatchOutcome::Committed(_)]), "{outcome:?}");
+    let commit = |batch| {
+        let outcome = store.commit(&[batch], BUDGET).expect("the Store answers");
+        assert!(matches!(outcome[..], [BatchOutcome::Committed(_)]), "{outcome:?}");
+    };
+    commit(release_dead_owner(&rid, &owner, record.version));
+    let keys = [authority_key(ObjectKind::Actor, "a"), key];
+    let read = store.read(&keys, BUDGET).expect("the Store answers");
+    let [Some(row), Some(owner)] = &read.records[..] else { panic!("both stand: {read:?}") };
+    let authority = Authority::decode(&keys[0], &row.value).expect("it is good");
+    let dead = DeadOwner::OwnerChanged(owner.version);
+    commit(delete_released_row(keys[0].clone(), &authority, row.version, dead).expect("released"));
 }
 
 /// A life of a node, from its links over creations and messages to destructions, comes by every
