@@ -19,7 +19,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use support::actors::{COUNT_ALLOCATIONS, Op};
 use support::args::Args;
 use support::bare::Link;
-use support::node_work::{From, LocalWork, RemoteWork, Wait};
+use support::node_work::{Driver, From, LocalWork, RemoteWork, Wait};
 use support::role;
 use support::samples::{Outcome, fold};
 
@@ -136,7 +136,8 @@ fn run(case: &Case, ops: u64, traced: Option<(&Path, &Path)>) -> Outcome {
     let (wait, warm_up) = (Wait::Park, 256);
     if matches!(place, Place::TwoNodes) {
         let (dir, link) = (PathBuf::new(), Link::Unix);
-        let work = RemoteWork { dir, link, from, callers: 1, op, wait, warm_up, ops };
+        let driver = Driver::Auto;
+        let work = RemoteWork { dir, link, driver, from, callers: 1, op, wait, warm_up, ops };
         return role::remote(&work, traced);
     }
     let other_core = matches!(place, Place::TwoCores);

@@ -63,7 +63,9 @@ fn compare(link: Link, op: Op, wait: Wait, from: From, args: &Args, ops: u64) ->
         _ => PayloadForm::PING,
     };
     let dir = PathBuf::new();
-    let subject = RemoteWork { dir: dir.clone(), link, from, callers: 1, op, wait, warm_up, ops };
+    let driver = args.driver;
+    let subject =
+        RemoteWork { dir: dir.clone(), link, driver, from, callers: 1, op, wait, warm_up, ops };
     let baseline = BareWork {
         dir,
         link,

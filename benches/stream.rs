@@ -11,7 +11,7 @@ use support::actors::{BATCH, Op};
 use support::args::Args;
 use support::bare::{BareWork, Link};
 use support::frames::{PayloadForm, message_bytes, reply_bytes};
-use support::node_work::{From, RemoteWork, Wait};
+use support::node_work::{Driver, From, RemoteWork, Wait};
 use support::role;
 use support::rounds::Compared;
 use support::table::{Per, Table};
@@ -48,15 +48,15 @@ fn main() {
     table.end();
 }
 
-fn node(link: Link, wait: Wait, callers: u64, op: Op, ops: u64) -> RemoteWork {
+fn node(driver: Driver, link: Link, wait: Wait, callers: u64, op: Op, ops: u64) -> RemoteWork {
     let (dir, from) = (PathBuf::new(), From::Turn);
     let warm_up = if op == Op::Send { (ops / 4).next_multiple_of(BATCH) } else { 64 };
-    RemoteWork { dir, link, from, callers, op, wait, warm_up, ops }
+    RemoteWork { dir, link, driver, from, callers, op, wait, warm_up, ops }
 }
 
 fn sends(link: Link, wait: Wait, args: &Args) -> Compared {
     let ops = args.operations(128_000);
-    let subject = node(link, wait, 1, Op::Send, ops);
+    let subject = node(args.driver, link, wait, 1, Op::Send, ops);
     let baseline = BareWork {
         dir: PathBuf::new(),
         link,
@@ -74,7 +74,7 @@ fn sends(link: Link, wait: Wait, args: &Args) -> Compared {
 /// The baseline has the same number of requests under way, each in a write of its own.
 fn requests(link: Link, wait: Wait, args: &Args) -> Compared {
     let ops = if args.tiny { CALLERS * 4 } else { CALLERS * 500 };
-    let subject = node(link, wait, CALLERS, Op::Request, ops);
+    let subject = node(args.driver, link, wait, CALLERS, Op::Request, ops);
     let baseline = BareWork {
         dir: PathBuf::new(),
         link,

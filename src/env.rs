@@ -8,6 +8,8 @@
 //! A core's loop asks [`Env::poll`] for what happened, handles it, and hands back writes, mail and
 //! Store calls. `Env` methods never block except `poll`, and never call back.
 
+mod failpoint;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,6 +19,8 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::location::{Batch, BatchOutcome, Cursor, Key, ReadAnswer, ScanPage, StoreError};
 use crate::time::Nanos;
+
+pub use failpoint::Failpoint;
 
 /// Where a node listens or is dialled.
 ///
@@ -283,8 +287,8 @@ pub trait Env {
     /// Starts a dial. Ends in `Connected` or `Closed`.
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId;
 
-    /// Queues bytes for a stream and leaves `bytes` empty. Bytes leave in order; what the kernel
-    /// does not take at once is sent as it does. Nothing happens for a stream that is gone.
+    /// Queues bytes for a stream and leaves `bytes` empty. Bytes leave in order, in this call or in
+    /// the next [`Env::poll`]; what the kernel does not take then is sent as it does. Nothing happens for a stream that is gone.
     fn write(&mut self, conn: ConnId, bytes: &mut Vec<u8>);
 
     /// Bytes queued for the stream that the kernel has not taken; 0 for a stream that is gone.
@@ -301,6 +305,12 @@ pub trait Env {
 
     /// Stops listening (a node that shuts down). Only on core 0.
     fn stop_listening(&mut self);
+
+    /// A named step of a protocol was reached. Nothing happens unless a test armed it (feature
+    /// `failpoints`, or the simulator): then the node may have been stopped when this returns.
+    fn reached(&mut self, point: Failpoint) {
+        let _ = point;
+    }
 
     /// Whether this fault is planted. See [`Planted`].
     fn planted(&self, fault: Planted) -> bool {

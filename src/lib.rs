@@ -31,17 +31,21 @@ pub mod node;
 #[cfg(feature = "sim")]
 pub mod sim;
 
+#[cfg(feature = "failpoints")]
+pub use node::failpoints;
+
 pub use error::{Error, ErrorKind, Result};
 pub use exec::idle::Idle;
 pub use node::{
-    ActorHandle, Actors, Counter, Counters, CreateOutcome, Creating, Node, NodeBuilder, Request,
-    Requesting, Resolver, Sending, block_on,
+    ActorHandle, Actors, ConfiguredPeer, Counter, Counters, CreateOutcome, Creating, Node,
+    NodeBuilder, PeerEndpoints, PeerState, Request, Requesting, Resolver, Sending, block_on,
 };
 pub use object::{
     Actor, ActorType, Context, CreateContext, Handler, IntoPayload, Message, Metadata, Packet,
     Payload, PreserveState,
 };
 pub use route::{Resolution, RouteInfo};
+pub use transport::kind::DriverKind;
 
 /// What most programs use.
 pub mod prelude {

@@ -39,8 +39,21 @@ pub const CREDIT_RETURN_DIVISOR: u32 = 16;
 pub const LOCAL_BUDGET_BYTES: u64 = 16 << 20;
 /// Largest frame accepted before a peer has proved who it is.
 pub const MAX_HANDSHAKE_FRAME_BYTES: u32 = 8 << 10;
-/// Accepted streams that may be without a proof at once; then the oldest is closed.
+/// Accepted streams that may be without a proof at once; then the oldest is closed. Never more than
+/// a quarter of the descriptors the process may open.
 pub const MAX_HALF_OPEN_HANDSHAKES: usize = 1024;
+/// The part of the process's descriptors, 1/4, that streams without a proof may hold.
+pub const HALF_OPEN_DESCRIPTOR_DIVISOR: u64 = 4;
+/// Bytes a lane may have that its peer has not read; then the link is closed.
+pub const LANE_UNSENT_BYTES: u64 = 256 << 20;
+/// How many largest frames [`LANE_UNSENT_BYTES`] or the setting in its place must hold.
+pub const LANE_UNSENT_FRAMES: u64 = 2;
+/// Bytes of answers after which a round of a core's loop begins no further turn.
+pub const ROUND_ANSWER_BYTES: usize = 1 << 20;
+/// Creations and destructions other nodes may have under way on a core; then they are refused.
+pub const MAX_REMOTE_CONTROL: usize = 1 << 16;
+/// Bytes of the requests that came with such creations; then they are refused.
+pub const REMOTE_CONTROL_BYTES: u64 = 64 << 20;
 /// Peers a node remembers; then the one heard of longest ago that has no link is forgotten.
 pub const MAX_KNOWN_PEERS: usize = 1 << 16;
 
@@ -79,7 +92,9 @@ pub const DEFAULT_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 pub const DEFAULT_LIVENESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Silence after which a peer is lost (R0-6).
 pub const DEFAULT_LIVENESS_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time a handshake may take, from connect to the last lane.
+/// Bytes of a frame that is not whole which count as a sign of life of a lane.
+pub const LIVENESS_PIECE_BYTES: usize = 1024;
+/// Time a handshake may take, from connect to the last lane, whatever trickles in meanwhile.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a creation may take as a whole.
 pub const DEFAULT_CREATE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -113,4 +128,5 @@ const _: () = {
     );
     assert!(DEFAULT_LIVENESS_INTERVAL.as_millis() * 2 < DEFAULT_LIVENESS_TIMEOUT.as_millis());
     assert!(LANE_WINDOW_BYTES / OBJECT_SHARE_DIVISOR >= 4096);
+    assert!(LANE_UNSENT_BYTES >= LANE_UNSENT_FRAMES * DEFAULT_MAX_FRAME_BYTES as u64);
 };

@@ -170,14 +170,18 @@ impl Handler<Call> for Caller {
     }
 }
 
-/// What callers of both kinds call: a turn's Actor or an application thread's handle.
+/// What callers of both kinds call: a turn's Actor or an application thread's handle. In the
+/// comparison with other libraries also what those give.
 pub(crate) trait Callee {
     /// Sends one way without waiting.
     fn send_detached(&self, ping: Ping);
     /// Sends one way and waits for admission.
     fn send(&self, ping: Ping) -> impl Future<Output = Result<()>>;
     fn request(&self, ping: Ping) -> impl Future<Output = Result<Ping>>;
-    fn request_raw(&self, raw: Payload) -> impl Future<Output = Result<Payload>>;
+    /// Only a node has raw payloads.
+    fn request_raw(&self, _raw: Payload) -> impl Future<Output = Result<Payload>> {
+        std::future::ready(Err(Error::invalid("this callee has no raw payloads")))
+    }
     fn take(&self) -> impl Future<Output = Result<Taken>>;
 }
 

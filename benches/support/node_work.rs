@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use homing::Node;
 use homing::exec::idle::Idle;
 use homing::prelude::*;
 use homing::store::lmdb::LmdbStore;
 use homing::store::memory::MemoryStore;
+use homing::{DriverKind, Node};
 use serde::{Deserialize, Serialize};
 
 use super::actors::{
@@ -53,6 +53,34 @@ impl Wait {
     }
 }
 
+/// The driver of both nodes; see [`homing::DriverKind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Driver {
+    Auto,
+    Uring,
+    Epoll,
+}
+
+impl Driver {
+    /// Reads a word of the command line.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        match word {
+            "auto" => Some(Self::Auto),
+            "uring" => Some(Self::Uring),
+            "epoll" => Some(Self::Epoll),
+            _ => None,
+        }
+    }
+
+    fn kind(self) -> DriverKind {
+        match self {
+            Self::Auto => DriverKind::Auto,
+            Self::Uring => DriverKind::Uring,
+            Self::Epoll => DriverKind::Epoll,
+        }
+    }
+}
+
 /// Who calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum From {
@@ -79,6 +107,7 @@ pub(crate) struct LocalWork {
 pub(crate) struct RemoteWork {
     pub(crate) dir: PathBuf,
     pub(crate) link: Link,
+    pub(crate) driver: Driver,
     pub(crate) from: From,
     /// Callers at the same time, each with a target of its own.
     pub(crate) callers: u64,
@@ -149,13 +178,15 @@ pub(crate) fn local(work: &LocalWork) -> Outcome {
     outcome
 }
 
-fn remote_node(dir: &PathBuf, link: Link, rid: &str, wait: Wait) -> Node {
+fn remote_node(work: &RemoteWork, rid: &str) -> Node {
+    let RemoteWork { dir, link, driver, wait, .. } = work;
     let store = LmdbStore::open(dir).expect("the store opens");
     let listen = match link {
         Link::Tcp => "tcp://127.0.0.1:0".to_owned(),
         Link::Unix => format!("unix://{}", dir.join(format!("{rid}.sock")).display()),
     };
-    start(Node::builder("bench").rid(rid).listen(&listen).store(store), 1, wait)
+    let builder = Node::builder("bench").rid(rid).listen(&listen).driver(driver.kind());
+    start(builder.store(store), 1, *wait)
 }
 
 /// The rid of the node with the targets; as long as a generated one.
@@ -163,7 +194,7 @@ pub(crate) const TARGET_RID: &str = "node-0123456789abcdef";
 
 /// The process with the targets: makes them, says `ready`, ends when `until` does.
 pub(crate) fn serve(work: &RemoteWork, ready: impl FnOnce(), until: impl FnOnce()) {
-    let node = remote_node(&work.dir, work.link, TARGET_RID, work.wait);
+    let node = remote_node(work, TARGET_RID);
     for number in 0..work.callers {
         create::<Target>(&node, &format!("target-{number}"));
     }
@@ -174,7 +205,7 @@ pub(crate) fn serve(work: &RemoteWork, ready: impl FnOnce(), until: impl FnOnce(
 
 /// The process with the callers.
 pub(crate) fn call(work: &RemoteWork) -> Outcome {
-    let node = remote_node(&work.dir, work.link, "caller-node", work.wait);
+    let node = remote_node(work, "caller-node");
     let call = |number| Call {
         target: format!("target-{number}"),
         op: work.op,

@@ -14,6 +14,7 @@ use crate::ids::{MeshName, NodeRid};
 use crate::location::LocationStore;
 use crate::object::{Actor, ActorType, Registry};
 use crate::protocol::peer::MeshSecret;
+use crate::transport::kind::DriverKind;
 
 /// Describes a node; [`NodeBuilder::start`] starts it.
 ///
@@ -103,9 +104,14 @@ impl NodeBuilder {
     }
 
     /// A peer to connect to from the start. It is an intent only: no evidence for a route until a
-    /// descriptor in the Store confirms who answers there (R2.3-1). May be called many times.
+    /// descriptor in the Store confirms who answers there (R2.3-1). May be called many times;
+    /// naming an endpoint twice is the same as once. [`Node::peers`] changes them at run time.
     pub fn peer(self, endpoint: &str) -> Self {
-        self.endpoint("peer", endpoint, |s, e| s.peers.push(e))
+        self.endpoint("peer", endpoint, |s, e| {
+            if !s.peers.contains(&e) {
+                s.peers.push(e);
+            }
+        })
     }
 
     /// The secret all nodes of the mesh share (R2.3-5). Without it a node uses loopback and Unix
@@ -145,6 +151,15 @@ impl NodeBuilder {
     /// What a core does when it has nothing to do.
     pub fn idle(self, idle: Idle) -> Self {
         self.set(move |s| s.idle = idle)
+    }
+
+    /// What moves the node's bytes. [`DriverKind::Auto`] when left out; [`Node::driver`] tells which
+    /// one it came to.
+    ///
+    /// [`NodeBuilder::start`] answers `NotConfigured` when this names [`DriverKind::Uring`] and the
+    /// kernel refuses io_uring.
+    pub fn driver(self, driver: DriverKind) -> Self {
+        self.set(move |s| s.driver = driver)
     }
 
     /// How long a route is cached; 0 for not at all. 15 s when left out (R2.2-2).
@@ -211,6 +226,27 @@ impl NodeBuilder {
     /// Bytes of credit this node grants per lane of a link. 1 MiB when left out; at least 64 KiB.
     pub fn lane_window_bytes(self, bytes: u32) -> Self {
         self.set(move |s| s.lane_window_bytes = bytes)
+    }
+
+    /// Bytes a lane may have that its peer has not read: what waits in this process, not in the
+    /// kernel. A peer that lets it come to more is cut off (`peer_lane_unsent`). 256 MiB, or
+    /// two largest frames if that is more, when left out; never less than two largest frames. While more than a lane window is unsent, the peer gets no
+    /// credit back on the lane, so one that keeps the rules rarely comes near.
+    pub fn lane_unsent_bytes(self, bytes: u64) -> Self {
+        self.set(move |s| s.lane_unsent_bytes = Some(bytes))
+    }
+
+    /// How long a handshake may take, from dial or accept to the last lane, whatever trickles in
+    /// meanwhile. 5 s when left out.
+    pub fn handshake_timeout(self, timeout: Duration) -> Self {
+        self.set(move |s| s.handshake_timeout = timeout)
+    }
+
+    /// Accepted streams that may be without a proof of the mesh secret at once; then the oldest is
+    /// closed. 1024 when left out, and never more than a quarter of the descriptors the process may
+    /// open.
+    pub fn max_half_open_handshakes(self, streams: usize) -> Self {
+        self.set(move |s| s.half_open_limit = streams)
     }
 
     /// Encodes and decodes every message and reply within the node too, as if its objects were

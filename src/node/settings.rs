@@ -10,6 +10,7 @@ use crate::ids::{MeshName, NodeRid};
 use crate::limits;
 use crate::protocol::peer::{MeshSecret, check_endpoint_secrecy};
 use crate::route::RouteLifetimes;
+use crate::transport::kind::DriverKind;
 
 /// The settings in force.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) cores: u16,
     pub(crate) pin: bool,
     pub(crate) idle: Idle,
+    /// As asked for; from the start on, the one in use.
+    pub(crate) driver: DriverKind,
     pub(crate) listen: Endpoint,
     pub(crate) advertise: Option<Endpoint>,
     pub(crate) peers: Vec<Endpoint>,
@@ -37,6 +40,10 @@ pub(crate) struct Settings {
     pub(crate) max_frame_bytes: u32,
     pub(crate) lane_window_bytes: u32,
     pub(crate) messages_through_bytes: bool,
+    /// `None`: as much as the largest frame asks for.
+    pub(crate) lane_unsent_bytes: Option<u64>,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) half_open_limit: usize,
 }
 
 impl Settings {
@@ -48,6 +55,7 @@ impl Settings {
             cores: 1,
             pin: false,
             idle: Idle::Adaptive,
+            driver: DriverKind::Auto,
             listen,
             advertise: None,
             peers: Vec::new(),
@@ -65,7 +73,20 @@ impl Settings {
             max_frame_bytes: limits::DEFAULT_MAX_FRAME_BYTES,
             lane_window_bytes: limits::LANE_WINDOW_BYTES,
             messages_through_bytes: false,
+            lane_unsent_bytes: None,
+            handshake_timeout: limits::HANDSHAKE_TIMEOUT,
+            half_open_limit: limits::MAX_HALF_OPEN_HANDSHAKES,
         }
+    }
+
+    /// Bytes a lane may have unsent.
+    pub(crate) fn unsent_limit(&self) -> u64 {
+        let unless_set = limits::LANE_UNSENT_BYTES.max(self.least_unsent());
+        self.lane_unsent_bytes.unwrap_or(unless_set)
+    }
+
+    fn least_unsent(&self) -> u64 {
+        u64::from(self.max_frame_bytes) * limits::LANE_UNSENT_FRAMES
     }
 
     /// Checks every rule between settings. Nothing has been opened yet.
@@ -96,6 +117,7 @@ impl Settings {
             ("store_timeout", self.store_timeout),
             ("liveness_interval", self.liveness_interval),
             ("liveness_timeout", self.liveness_timeout),
+            ("handshake_timeout", self.handshake_timeout),
         ] {
             let ms = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
             range(name, ms, 1, 86_400_000, " ms")?;
@@ -124,6 +146,15 @@ impl Settings {
             )));
         }
         range("lane_window_bytes", self.lane_window_bytes.into(), 65_536, 1 << 30, "")?;
+        range("max_half_open_handshakes", self.half_open_limit as u64, 1, 1 << 20, "")?;
+        let (unsent, least) = (self.unsent_limit(), self.least_unsent());
+        if unsent < least {
+            return Err(Error::not_configured(format!(
+                "lane_unsent_bytes is {unsent}; with max_frame_bytes {} it must be {least} or more, \
+                 so that a peer that reads a large frame slowly is not taken for one that reads none",
+                self.max_frame_bytes
+            )));
+        }
         if let (Endpoint::Tcp(addr), None) = (&self.listen, &self.advertise)
             && addr.ip().is_unspecified()
             && self.secret.is_some()
@@ -137,9 +168,22 @@ impl Settings {
         let secret = self.secret.as_ref();
         check_endpoint_secrecy("listen", &self.listen, secret)?;
         self.advertise.iter().try_for_each(|e| check_endpoint_secrecy("advertise", e, secret))?;
-        self.peers.iter().try_for_each(|e| check_endpoint_secrecy("peer", e, secret))?;
+        self.peers.iter().try_for_each(|e| check_peer_endpoint(e, secret))?;
         Ok(())
     }
+}
+
+/// The rules for an endpoint that is to be dialled, at the start and at run time.
+pub(crate) fn check_peer_endpoint(endpoint: &Endpoint, secret: Option<&MeshSecret>) -> Result<()> {
+    if let Endpoint::Tcp(addr) = endpoint
+        && (addr.port() == 0 || addr.ip().is_unspecified())
+    {
+        return Err(Error::not_configured(format!(
+            "peer {endpoint} cannot be dialled: it needs the address and the port another node \
+             listens on"
+        )));
+    }
+    check_endpoint_secrecy("peer", endpoint, secret)
 }
 
 #[cfg(test)]
@@ -159,7 +203,7 @@ mod tests {
     fn defaults_pass_and_each_rule_refuses() {
         settings().check().unwrap();
         type Break = fn(&mut Settings);
-        let cases: [(Break, &str); 8] = [
+        let cases: [(Break, &str); 12] = [
             (|s| s.lifetimes.max_age = Duration::from_millis(25_001), "route_cache_max_age"),
             (|s| s.cores = 0, "cores is 0"),
             (|s| s.max_frame_bytes = 1, "max_frame_bytes is 1"),
@@ -168,6 +212,10 @@ mod tests {
             (|s| s.liveness_interval = Duration::from_secs(9), "liveness_interval"),
             (|s| s.listen = "tcp://0.0.0.0:0".parse().unwrap(), "mesh secret"),
             (|s| s.peers = vec!["tcp://10.0.0.1:1".parse().unwrap()], "peer tcp://10.0.0.1:1"),
+            (|s| s.peers = vec!["tcp://127.0.0.1:0".parse().unwrap()], "cannot be dialled"),
+            (|s| s.handshake_timeout = Duration::ZERO, "handshake_timeout is 0 ms"),
+            (|s| s.half_open_limit = 0, "max_half_open_handshakes is 0"),
+            (|s| s.lane_unsent_bytes = Some(1 << 20), "lane_unsent_bytes is 1048576"),
         ];
         for (spoil, word) in cases {
             let mut s = settings();

@@ -30,6 +30,7 @@ use crate::store::leases::{Keeper, KeeperConfig, Started, StoreHealth};
 use crate::store::records::NodeDescriptor;
 use crate::sync::LeaseCell;
 use crate::time::Nanos;
+use crate::transport::chosen::{Chosen, ChosenDrivers, choose};
 use crate::transport::listen::BoundListener;
 
 /// How long the lease is tried to be given back.
@@ -77,6 +78,8 @@ fn peers(
         route_cache_max_age: settings.lifetimes.max_age,
         message_follow_duration: settings.lifetimes.follow_duration,
         advertised: Some(endpoint.to_string()),
+        handshake_timeout: settings.handshake_timeout,
+        half_open_limit: settings.half_open_limit,
     };
     Peers::new(config, seed)
 }
@@ -263,17 +266,24 @@ impl Lease {
 
 /// Starts a node.
 pub(super) fn start(plan: Plan) -> Result<Node> {
-    let Plan { settings, store, registry } = plan;
+    #[cfg(feature = "failpoints")]
+    super::failpoints::arm_from_environment()?;
+    let Plan { mut settings, store, registry } = plan;
     let store = store.ok_or_else(|| {
         Error::not_configured(
             "store is not set; give the builder a Location Store, for example \
              .store(LmdbStore::open(dir)?)",
         )
     })?;
+    let ChosenDrivers { kind, drivers } = choose(settings.driver, settings.cores)?;
+    settings.driver = kind;
+    let descriptors = real::max_descriptors() / limits::HALF_OPEN_DESCRIPTOR_DIVISOR;
+    let of_descriptors = usize::try_from(descriptors.max(1)).unwrap_or(usize::MAX);
+    settings.half_open_limit = settings.half_open_limit.min(of_descriptors);
     let lease = Lease::start(&settings, store.clone())?;
     let started = lease.wait_for_start()?;
     let lease = Arc::new(lease);
-    match start_cores(settings, registry, store, &lease, &started) {
+    match start_cores(settings, drivers, registry, store, &lease, &started) {
         Ok(node) => Ok(node),
         Err(e) => {
             lease.release();
@@ -284,6 +294,7 @@ pub(super) fn start(plan: Plan) -> Result<Node> {
 
 fn start_cores(
     settings: Settings,
+    drivers: Vec<Chosen>,
     registry: Registry,
     store: Arc<dyn LocationStore>,
     lease: &Arc<Lease>,
@@ -308,7 +319,7 @@ fn start_cores(
         read_lease,
         idle: settings.idle,
     };
-    let node: RealNode<Mail> = RealNode::new(real_parts)?;
+    let node: RealNode<Mail> = RealNode::with_drivers(real_parts, drivers)?;
     spawn_store_thread(store, job_queue, node.deliver_store.clone())?;
 
     let [a, b, seed @ ..] = real::random_words::<6>()?;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::env::{StoreAnswer, StoreOp};
+use super::real::reached;
+use crate::env::{Failpoint, StoreAnswer, StoreOp};
 use crate::error::Error;
 use crate::location::{LocationStore, StoreError};
 use crate::protocol::batch::{Call, CallResult, StoreQueue};
@@ -88,7 +89,10 @@ fn carry_out(store: &dyn LocationStore, call: Call) -> CallResult {
             CallResult::Read(caught(StoreError::Failed, || store.read(&keys, budget)))
         }
         Call::Commit { batches, budget } => {
-            CallResult::Commit(caught(StoreError::Unknown, || store.commit(&batches, budget)))
+            reached(Failpoint::CommitSent);
+            let answer = caught(StoreError::Unknown, || store.commit(&batches, budget));
+            reached(Failpoint::CommitAnswered);
+            CallResult::Commit(answer)
         }
         Call::Scan { prefix, cursor, limit, budget } => {
             CallResult::Scan(caught(StoreError::Failed, || {
@@ -192,10 +196,16 @@ impl LeaseThread {
             for effect in effects.drain(..) {
                 match effect {
                     KeeperEffect::Store { token, op, budget } => {
-                        answer = Some(KeeperEvent::Answer {
-                            token,
-                            answer: call_one(&*self.store, op, budget),
-                        });
+                        let is_held = self.cell.load().0 > Nanos::ZERO;
+                        let is_renewal = is_held && matches!(op, StoreOp::Commit(_));
+                        if is_renewal {
+                            reached(Failpoint::RenewalSent);
+                        }
+                        let given = call_one(&*self.store, op, budget);
+                        if is_renewal {
+                            reached(Failpoint::RenewalAnswered);
+                        }
+                        answer = Some(KeeperEvent::Answer { token, answer: given });
                     }
                     KeeperEffect::WaitUntil(at) => wait_until = at,
                     KeeperEffect::Released { .. } | KeeperEffect::StartFailed(_) => {

@@ -23,6 +23,11 @@
 //!
 //! Jobs of a process that dies are gone with it; what its commits did stands in the Store.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::MACHINE;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -151,6 +156,8 @@ impl<J> StoreQueue<J> {
 
     /// Queues a job. One that no provider may take is answered at once.
     pub fn push(&mut self, job: J, op: StoreOp, deadline: Nanos, out: &mut Vec<(J, StoreAnswer)>) {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::Push);
         let checked = match &op {
             StoreOp::Read(keys) => keys.iter().try_for_each(|key| check_key(key)),
             StoreOp::Commit(batch) => check_batch(batch),
@@ -165,6 +172,8 @@ impl<J> StoreQueue<J> {
     /// The next provider call; `None` when none is due or one is out. Jobs whose time has passed
     /// are answered into `out`.
     pub fn next_call(&mut self, now: Nanos, out: &mut Vec<(J, StoreAnswer)>) -> Option<Call> {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::NextCall);
         if self.is_calling() {
             return None;
         }
@@ -247,6 +256,8 @@ impl<J> StoreQueue<J> {
     /// # Panics
     /// When no call of that shape is out: a defect of the caller.
     pub fn on_result(&mut self, result: CallResult, out: &mut Vec<(J, StoreAnswer)>) {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::Result(&result));
         match (std::mem::replace(&mut self.flight, Flight::None), result) {
             (Flight::Read(jobs, keys), CallResult::Read(result)) => {
                 give_reads(jobs, keys, result, out)

@@ -21,8 +21,17 @@
 //! latest by that delay; with the order above, every waiting sender goes once the receiver has
 //! drained what was before it. No sender waits for ever.
 //!
+//! **A sender that keeps no rule.** The receiver knows what it has granted, so a frame that no credit
+//! stands behind is the peer's fault ([`OverSpent`]) and closes its link. Therefore a lane holds, per
+//! home core of the peer, at most the core's share or one largest frame, whoever the peer is.
+//!
 //! **Crash.** A link that breaks takes its windows with it; a new link starts with full ones.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::MACHINE;
 use std::collections::BTreeMap;
 
 use crate::limits::{CREDIT_RETURN_DELAY, CREDIT_RETURN_DIVISOR, OBJECT_SHARE_DIVISOR};
@@ -59,6 +68,29 @@ pub struct OverReturned {
     pub returned_bytes: u64,
     /// What was outstanding.
     pub outstanding_bytes: u64,
+}
+
+/// A frame came for which its sender had no credit: the peer's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OverSpent {
+    /// For which object.
+    pub object_hash: u64,
+    /// The frame.
+    pub bytes: u64,
+    /// What was held of the object already, or of all objects of its home core.
+    pub held_bytes: u64,
+    /// What may be held.
+    pub limit_bytes: u64,
+}
+
+impl std::fmt::Display for OverSpent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "a frame of {} bytes came for object {:016x} with {} bytes held of {} granted",
+            self.bytes, self.object_hash, self.held_bytes, self.limit_bytes
+        )
+    }
 }
 
 /// The sender's side of a window. See the module's head.
@@ -119,12 +151,14 @@ impl CreditWindow {
     /// After a refusal the caller keeps the frame and tries again, in the order of refusals, when
     /// credit comes back; a caller that gives up says so with [`CreditWindow::withdraw`].
     pub fn try_take(&mut self, object_hash: u64, bytes: u64) -> Take {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::Take);
         let object_bytes = self.object_bytes(object_hash);
         let share = self.window_bytes / u64::from(OBJECT_SHARE_DIVISOR);
         if object_bytes > 0 && object_bytes.saturating_add(bytes) > share {
             // Another frame of the first waiter's object went meanwhile: it waits for its object
             // now, and the next one may have the room.
-            self.withdraw(object_hash);
+            self.forget_waiter(object_hash);
             return Take::ObjectFull;
         }
         match self.first_waiter {
@@ -153,6 +187,12 @@ impl CreditWindow {
 
     /// The object's sender does not wait for room any more.
     pub fn withdraw(&mut self, object_hash: u64) {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::Withdraw);
+        self.forget_waiter(object_hash);
+    }
+
+    fn forget_waiter(&mut self, object_hash: u64) {
         self.first_waiter.take_if(|(first, _)| *first == object_hash);
     }
 
@@ -162,6 +202,8 @@ impl CreditWindow {
     /// [`OverReturned`] when the object had less outstanding; nothing changes then, and the peer
     /// that sent it broke the protocol.
     pub fn give_back(&mut self, object_hash: u64, bytes: u64) -> Result<(), OverReturned> {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(coverage::Happens::GiveBack);
         let outstanding_bytes = self.object_bytes(object_hash);
         if bytes > outstanding_bytes {
             return Err(OverReturned { object_hash, returned_bytes: bytes, outstanding_bytes });
@@ -186,6 +228,10 @@ impl CreditWindow {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CreditReturn {
     share_bytes: u64,
+    /// Home cores of the sender.
+    cores: u64,
+    /// Per home core of the sender: received and not returned yet.
+    held_by_core: BTreeMap<u64, u64>,
     /// Per object: received and not returned yet, those in `free` included.
     held: BTreeMap<u64, u64>,
     held_bytes: u64,
@@ -197,12 +243,14 @@ pub struct CreditReturn {
 }
 
 impl CreditReturn {
-    /// The receiver of a lane on which each of the sender's home cores has `share_bytes`
-    /// ([`lane_share_bytes`] of the sender's core count).
+    /// The receiver of a lane on which each of the sender's `cores` home cores has `share_bytes`
+    /// ([`lane_share_bytes`] of that core count).
     #[must_use]
-    pub fn new(share_bytes: u64) -> Self {
+    pub fn new(share_bytes: u64, cores: u16) -> Self {
         Self {
             share_bytes: share_bytes.max(1),
+            cores: cores.max(1).into(),
+            held_by_core: BTreeMap::new(),
             held: BTreeMap::new(),
             held_bytes: 0,
             free: BTreeMap::new(),
@@ -213,11 +261,35 @@ impl CreditReturn {
     }
 
     /// A frame that spends credit came in.
-    pub fn received(&mut self, object_hash: u64, bytes: u64) {
-        if bytes > 0 {
-            *self.held.entry(object_hash).or_default() += bytes;
-            self.held_bytes += bytes;
+    ///
+    /// What is held here was never more than what the sender has outstanding, so the sender's own
+    /// rules ([`CreditWindow::try_take`]) can be held against it.
+    ///
+    /// # Errors
+    /// [`OverSpent`] when no sender that keeps the rules could have sent it; nothing changes then.
+    pub fn received(&mut self, object_hash: u64, bytes: u64) -> Result<(), OverSpent> {
+        if bytes == 0 {
+            return Ok(());
         }
+        let over = |held_bytes: u64, limit_bytes: u64| {
+            (held_bytes > 0 && held_bytes + bytes > limit_bytes).then_some(OverSpent {
+                object_hash,
+                bytes,
+                held_bytes,
+                limit_bytes,
+            })
+        };
+        let core = object_hash % self.cores;
+        let of_object = self.held.get(&object_hash).copied().unwrap_or(0);
+        let of_core = self.held_by_core.get(&core).copied().unwrap_or(0);
+        let object_share = self.share_bytes / u64::from(OBJECT_SHARE_DIVISOR);
+        if let Some(e) = over(of_object, object_share).or(over(of_core, self.share_bytes)) {
+            return Err(e);
+        }
+        self.held.insert(object_hash, of_object + bytes);
+        self.held_by_core.insert(core, of_core + bytes);
+        self.held_bytes += bytes;
+        Ok(())
     }
 
     /// Received and not returned yet.
@@ -272,6 +344,11 @@ impl CreditReturn {
                 Some(held) if *held > bytes => *held -= bytes,
                 _ => drop(self.held.remove(&object_hash)),
             }
+            let core = object_hash % self.cores;
+            match self.held_by_core.get_mut(&core) {
+                Some(held) if *held > bytes => *held -= bytes,
+                _ => drop(self.held_by_core.remove(&core)),
+            }
             out.push((object_hash, bytes));
         }
         if self.free.is_empty() {
@@ -279,6 +356,7 @@ impl CreditReturn {
         }
         debug_assert_eq!(self.held.values().sum::<u64>(), self.held_bytes);
         debug_assert_eq!(self.free.values().sum::<u64>(), self.free_bytes);
+        debug_assert_eq!(self.held_by_core.values().sum::<u64>(), self.held_bytes);
     }
 }
 
@@ -376,9 +454,9 @@ mod tests {
     #[test]
     fn a_return_is_due_when_it_is_worth_it_or_old_or_somebody_may_wait() {
         let mut out = Vec::new();
-        let mut r = CreditReturn::new(1600);
-        r.received(1, 10);
-        r.received(2, 10);
+        let mut r = CreditReturn::new(1600, 1);
+        r.received(1, 10).unwrap();
+        r.received(2, 10).unwrap();
         assert_eq!(r.next_deadline(), None);
         r.turned(1, 10, Nanos(5));
         assert!(!r.is_due(Nanos(5)));
@@ -390,25 +468,51 @@ mod tests {
         assert_eq!(out, [(1, 10), (2, 4)]);
         assert_eq!((r.held_bytes(), r.next_deadline()), (6, None));
 
-        r.received(3, 100);
+        r.received(3, 100).unwrap();
         r.turned(3, 100, Nanos(9));
         assert!(r.is_due(Nanos(9)), "a sixteenth of the window");
 
-        let mut r = CreditReturn::new(1600);
-        (0..8).for_each(|object| r.received(object, 100));
+        let mut r = CreditReturn::new(1600, 1);
+        (0..8).for_each(|object| r.received(object, 100).unwrap());
         r.turned(1, 1, Nanos(9));
         assert!(r.is_due(Nanos(9)), "half of the lane is spent");
 
-        let mut r = CreditReturn::new(1600);
-        r.received(1, 200);
+        let mut r = CreditReturn::new(1600, 1);
+        r.received(1, 200).unwrap();
         r.turned(1, 1, Nanos(9));
         assert!(r.is_due(Nanos(9)), "half of the object's share is spent");
-        (10..20).for_each(|object| r.received(object, 1));
+        (10..20).for_each(|object| r.received(object, 1).unwrap());
         (10..20).for_each(|object| r.turned(object, 1, Nanos(9)));
         out.clear();
         r.take(4, &mut out);
         assert_eq!(out.len(), 4);
         assert!(r.is_due(Nanos(9)), "what did not fit into the record stays due");
+    }
+
+    /// What no sender that keeps the rules could send is refused, by object and by home core of the
+    /// sender, and changes nothing.
+    #[test]
+    fn a_frame_without_credit_is_the_peers_fault() {
+        let mut r = CreditReturn::new(100, 2);
+        // One frame may be larger than everything, when nothing is held before it.
+        r.received(1, 5_000).unwrap();
+        assert_eq!(r.received(1, 1).unwrap_err().held_bytes, 5_000);
+        assert_eq!(r.received(3, 1).unwrap_err().limit_bytes, 100, "the same home core");
+        // The other core's objects: a quarter each.
+        r.received(2, 20).unwrap();
+        let before = r.clone();
+        let e = r.received(2, 6).unwrap_err();
+        assert_eq!((e.object_hash, e.bytes, e.held_bytes, e.limit_bytes), (2, 6, 20, 25));
+        assert_eq!(r, before);
+        for object in [4, 6, 8] {
+            r.received(object, 25).unwrap();
+        }
+        r.received(10, 5).unwrap();
+        assert_eq!(r.received(12, 1).unwrap_err().held_bytes, 100);
+        // Returned, it may be spent again.
+        r.turned(1, 5_000, Nanos(0));
+        r.take(1, &mut Vec::new());
+        r.received(3, 25).unwrap();
     }
 
     /// One window over one lane: a FIFO of waiting frames per refusal, a lane, and a receiver.
@@ -428,7 +532,7 @@ mod tests {
                 window: CreditWindow::new(window),
                 waiting: VecDeque::new(),
                 queued: Vec::new(),
-                returns: CreditReturn::new(window),
+                returns: CreditReturn::new(window, 1),
                 now: Nanos(0),
                 sent: 0,
             }
@@ -446,7 +550,7 @@ mod tests {
                     continue;
                 }
                 self.sent += 1;
-                self.returns.received(object, bytes);
+                self.returns.received(object, bytes).expect("a sender with credit");
                 self.queued.push((object, bytes));
             }
         }

@@ -19,6 +19,11 @@
 //! **Crash.** A node that dies between the two leaves a Ready row of a dead owner: Unavailable until
 //! it is released (R5-13). A node that is fenced has lost the row to whoever released it.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::MACHINE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -219,6 +224,8 @@ impl Destroyer {
 
     /// Takes one event and appends what is to be done.
     pub fn handle(&mut self, event: Event, now: Nanos, out: &mut Vec<Effect>) {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(&event);
         match event {
             Event::Destroy { key, caller, object_generation, deadline, standing } => {
                 self.on_destroy(key, (caller, deadline), object_generation, standing, now, out);

@@ -3,6 +3,8 @@
 
 pub mod batch;
 pub mod commit;
+#[cfg(feature = "protocol-coverage")]
+pub mod coverage;
 pub mod create;
 pub mod credit;
 pub mod destroy;

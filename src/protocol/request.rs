@@ -20,6 +20,11 @@
 //! **Crash.** Nothing here survives, and need not: a new process lifecycle is another node
 //! generation, and no reply to the old one reaches it.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::MACHINE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::env::Planted;
@@ -190,6 +195,8 @@ impl Requests {
     /// `InternalFailure` when this core's correlations have run out; nothing is registered then.
     pub fn submit(&mut self, waiter: u64, deadline: Nanos) -> Result<Correlation> {
         let correlation = self.next_correlation()?;
+        #[cfg(feature = "protocol-coverage")]
+        Self::note_submit();
         self.pending.insert(correlation, Pending { waiter, deadline, link: None });
         self.deadlines.insert((deadline, correlation));
         self.counters.submitted += 1;
@@ -217,6 +224,8 @@ impl Requests {
     /// Says on which link the request's frame went out. Without it the request does not end with
     /// any link. Says whether the request is still pending.
     pub fn bind_link(&mut self, correlation: Correlation, link: u64) -> bool {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(correlation, coverage::Happens::BindLink);
         match self.pending.get_mut(&correlation) {
             Some(pending) => {
                 pending.link = Some(link);
@@ -235,7 +244,9 @@ impl Requests {
     /// A reply came, from whichever node: settles the request and gives its waiter. `None` when it
     /// ended before: the reply is late, counted by how the request ended, and to be dropped.
     pub fn settle_reply(&mut self, correlation: Correlation) -> Option<u64> {
-        let settled = self.settle_error(correlation);
+        #[cfg(feature = "protocol-coverage")]
+        self.note(correlation, coverage::Happens::Reply);
+        let settled = self.settle(correlation);
         if settled.is_none() {
             self.count_late(correlation);
         }
@@ -244,6 +255,12 @@ impl Requests {
 
     /// This node itself ends the request with an error, which is no reply that could be late.
     pub fn settle_error(&mut self, correlation: Correlation) -> Option<u64> {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(correlation, coverage::Happens::Error);
+        self.settle(correlation)
+    }
+
+    fn settle(&mut self, correlation: Correlation) -> Option<u64> {
         let pending = if self.settles_twice {
             self.pending.get(&correlation).copied()?
         } else {
@@ -255,6 +272,8 @@ impl Requests {
 
     /// The waiter gave up. Says which waiter that was, when the request was pending.
     pub fn cancel(&mut self, correlation: Correlation) -> Option<u64> {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(correlation, coverage::Happens::Cancel);
         let pending = self.take(correlation)?;
         self.counters.cancelled += 1;
         self.remember(correlation, End::Cancelled);
@@ -290,6 +309,8 @@ impl Requests {
     }
 
     fn end(&mut self, correlation: Correlation, end: End, out: &mut Vec<Ended>) {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(correlation, coverage::Happens::Ends(end));
         let Some(pending) = self.take(correlation) else { return };
         match end {
             End::TimedOut => self.counters.timed_out += 1,

@@ -56,6 +56,13 @@ use word;
 const SET_WORDS: usize = ROUTE_CACHE_WAYS * HotRoute::WORDS;
 
 /// The positive route cache of one core, in shared memory. See the module's head.
+///
+/// ```
+/// use homing::route::{RouteLifetimes, SharedRouteCache};
+/// let cache = SharedRouteCache::private(64, RouteLifetimes::default())?;
+/// assert_eq!((cache.capacity(), cache.len()), (64, 0));
+/// # Ok::<(), homing::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct SharedRouteCache {
     hot: WriteWords,
@@ -471,11 +478,11 @@ impl SharedRouteCache {
     /// included (R0-7).
     #[inline]
     fn usable(&self, slot: usize, now: Nanos) -> Option<(FoundRoute, &NodeEntry)> {
-        let hot = self.hot_at(slot);
-        let (row, stamp) = unpack_node(hot.node)?;
+        let hot = self.hot.run::<{ HotRoute::WORDS }>(slot * HotRoute::WORDS);
+        let (row, stamp) = unpack_node(hot.load(word!(HotRoute.node)))?;
         let owner = NodeSlot::of_parts(row, stamp);
         let node = self.nodes.at(owner)?;
-        if now.0 >= hot.expires_at_ns || !node.is_alive(now) {
+        if now.0 >= hot.load(word!(HotRoute.expires_at_ns)) || !node.is_alive(now) {
             return None;
         }
         // The cold line is looked at only when the peer's duration can be what ends the entry.
@@ -486,11 +493,11 @@ impl SharedRouteCache {
             return None;
         }
         let found = FoundRoute {
-            object_generation: ObjectGeneration::new(hot.object_generation)?,
+            object_generation: ObjectGeneration::new(hot.load(word!(HotRoute.object_generation)))?,
             authority_owner_generation: AuthorityOwnerGeneration::new(
-                hot.authority_owner_generation,
+                hot.load(word!(HotRoute.authority_owner_generation)),
             )?,
-            store_version: StoreVersion::new(hot.store_version)?,
+            store_version: StoreVersion::new(hot.load(word!(HotRoute.store_version)))?,
             owner,
         };
         Some((found, node))

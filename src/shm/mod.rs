@@ -180,16 +180,6 @@ impl ReadWords {
         Run::new(self.0.words(), at)
     }
 
-    /// The item of `N` words that begins with its seq at `at`; see [`Run::read_item`].
-    ///
-    /// # Panics
-    /// When there are not so many words.
-    #[must_use]
-    #[inline]
-    pub fn read_item<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
-        self.run::<N>(at).read_item(0)
-    }
-
     /// Reads under the seqlock whose seq is word `seq_at`; see [`seqlock::read`]. `None` is a
     /// miss.
     ///
@@ -202,6 +192,15 @@ impl ReadWords {
 }
 
 /// `N` words that lie one behind the other, whose place was checked once. Relaxed loads only.
+///
+/// ```
+/// # fn show(view: &homing::shm::RegionView) {
+/// // Two words of the first core's shard head, without a check between them.
+/// let head = view.shard(0).expect("a region has a core").head;
+/// let words = head.run::<2>(0);
+/// println!("{} {}", words.load(0), words.load(1));
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Run<'a, const N: usize>(&'a [AtomicU64; N]);
 
@@ -226,26 +225,34 @@ impl<'a, const N: usize> Run<'a, N> {
         self.0[at].load(Ordering::Relaxed)
     }
 
-    /// `M` of the words from `at` on, each whole, all of them perhaps of different writes.
+    /// `M` of the words from `at` on.
     ///
     /// # Panics
     /// When there are not so many words.
     #[must_use]
     #[inline(always)]
-    pub fn copy<const M: usize>(self, at: usize) -> [u64; M] {
-        load_all(Run::<M>::new(self.0, at).0)
+    pub fn run<const M: usize>(self, at: usize) -> Run<'a, M> {
+        Run::new(self.0, at)
     }
 
-    /// The item of `M` words that begins with its seq at `at`, under that seqlock; see
-    /// [`seqlock::read`]. `None` is a miss.
-    ///
-    /// # Panics
-    /// When there are not so many words.
-    #[must_use]
+    /// Reads under the seqlock whose seq is the first of the words, tried once: see
+    /// [`seqlock::attempt`]. `None` when the writer was in it.
     #[inline(always)]
-    pub fn read_item<const M: usize>(self, at: usize) -> Option<[u64; M]> {
-        let item = Run::<M>::new(self.0, at).0;
-        seqlock::read(&item[0], || load_all(item))
+    pub fn attempt<T>(self, copy: impl FnOnce() -> T) -> Option<T> {
+        seqlock::attempt::<seqlock::Sound, _, _>(self.seq(), copy)
+    }
+
+    /// Reads under the seqlock whose seq is the first of the words; see [`seqlock::read`]. `None`
+    /// is a miss.
+    #[inline(always)]
+    pub fn read<T>(self, copy: impl Fn() -> T) -> Option<T> {
+        seqlock::read(self.seq(), copy)
+    }
+
+    #[inline(always)]
+    fn seq(self) -> &'a AtomicU64 {
+        const { assert!(N > 0) };
+        &self.0[0]
     }
 }
 

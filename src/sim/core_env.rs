@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::fault::NodeIx;
 use super::state::{SimPost, State};
 use super::trace::TraceKind;
-use crate::env::{ConnId, Endpoint, Env, Event, LeaseView, Planted, Post, StoreOp};
+use crate::env::{ConnId, Endpoint, Env, Event, Failpoint, LeaseView, Planted, Post, StoreOp};
 use crate::time::Nanos;
 
 /// A core that a world can run: one turn of the loop of DESIGN §4.
@@ -129,6 +129,19 @@ impl<M: Send + 'static> Env for SimEnv<M> {
         let mut state = self.state.borrow_mut();
         state.nodes[usize::from(self.node)].listening = false;
         state.note_step(TraceKind::StopListening, self.node, self.core, 0, 0);
+    }
+
+    fn reached(&mut self, point: Failpoint) {
+        let mut state = self.state.borrow_mut();
+        let (rate, range) = (state.rates.failpoint_per_million, state.rates.failpoint);
+        if rate == 0 {
+            return;
+        }
+        let rng = &mut state.nodes[usize::from(self.node)].cores[usize::from(self.core)].rng;
+        if rng.chance(rate) {
+            let by = rng.duration(range);
+            state.stop_at(point, self.node, self.core, by);
+        }
     }
 
     fn planted(&self, fault: Planted) -> bool {

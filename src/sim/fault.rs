@@ -126,6 +126,11 @@ pub struct FaultRates {
     pub stall_per_million: u32,
     /// For how long.
     pub stall: (Duration, Duration),
+    /// Steps ([`Failpoint`](crate::env::Failpoint)) at which the whole node is stopped. Off in
+    /// every seeded plan; tests of R5-16 turn it on.
+    pub failpoint_per_million: u32,
+    /// For how long.
+    pub failpoint: (Duration, Duration),
     /// Readings of the clock before which the core loses its processor. Off in every seeded plan:
     /// no code can act on a clock it has not read yet.
     pub jump_per_million: u32,
@@ -158,6 +163,8 @@ impl Default for FaultRates {
             store_slow: (ms(20), ms(1500)),
             stall_per_million: 0,
             stall: (us(50), ms(60)),
+            failpoint_per_million: 0,
+            failpoint: (ms(1), ms(20_000)),
             jump_per_million: 0,
         }
     }

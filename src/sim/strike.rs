@@ -7,6 +7,7 @@ use super::fault::{Fault, NodeIx};
 use super::history::{Concerns, TroubleKind};
 use super::state::{Due, Phase, State};
 use super::trace::{NONE, TraceKind};
+use crate::env::Failpoint;
 use crate::time::Nanos;
 
 impl<M> State<M> {
@@ -45,6 +46,18 @@ impl<M> State<M> {
         self.note_step(TraceKind::Block, NONE, NONE, u64::from(from.0), u64::from(to.0));
         self.history.trouble(TroubleKind::LinkSlow, Concerns::Link(from, to), lasts);
         self.schedule(self.now + lasts, Due::Unblock { from: from.0, to: to.0 });
+    }
+
+    /// A core came to a failpoint and its whole node is stopped there: this core in the middle of
+    /// its iteration, the others before their next.
+    pub(crate) fn stop_at(&mut self, point: Failpoint, node: u16, core: u16, by: Duration) {
+        let until = self.local + by;
+        let n = &mut self.nodes[usize::from(node)];
+        n.paused_until = Some(n.paused_until.map_or(until, |t| t.max(until)));
+        self.note_step(TraceKind::StopAt, node, core, point as u64, crate::time::duration_ns(by));
+        self.history.trouble(TroubleKind::Paused, Concerns::Node(NodeIx(node)), by);
+        self.schedule(until, Due::Resume { node });
+        self.lose_time(node, core, by);
     }
 
     /// The faults that touch no core's value.

@@ -8,7 +8,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::time::Duration;
 
+use crate::env::Failpoint;
 use crate::time::Nanos;
 
 /// What kind of step a trace line tells of.
@@ -84,6 +86,8 @@ pub enum TraceKind {
     Task,
     /// A task's timer is due. a = number of the timer.
     Timer,
+    /// A node was stopped at a failpoint. a = which, b = for how long.
+    StopAt,
 }
 
 /// One step. `node` and `core` are `u16::MAX` where none is concerned.
@@ -131,6 +135,11 @@ impl fmt::Display for TraceRecord {
             TraceKind::Mail => write!(f, "from core {}", self.a),
             TraceKind::Lease => write!(f, "until {} fenced {}", Nanos(self.a), self.b),
             TraceKind::Pause | TraceKind::Stall => write!(f, "until {}", Nanos(self.a)),
+            TraceKind::StopAt => {
+                let point = usize::try_from(self.a).ok().and_then(|i| Failpoint::ALL.get(i));
+                let name = point.map_or("?", |point| point.name());
+                write!(f, "{name} for {:?}", Duration::from_nanos(self.b))
+            }
             TraceKind::StoreFault => write!(f, "mode {} until {}", self.a, Nanos(self.b)),
             _ => write!(f, "{:x} {:x}", self.a, self.b),
         }

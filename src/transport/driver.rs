@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::env::{ConnId, Endpoint, Event};
+use crate::env::{CloseReason, ConnId, Endpoint, Event};
 use crate::error::Error;
 use crate::time::Nanos;
 use crate::transport::filter::Filter;
@@ -41,7 +41,7 @@ pub trait Driver: Sized + Send + 'static {
     /// See [`crate::env::Env::dial`].
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId;
 
-    /// See [`crate::env::Env::write`].
+    /// See [`crate::env::Env::write`]. The bytes leave in this call or in the next poll.
     fn write(&mut self, conn: ConnId, bytes: &mut Vec<u8>);
 
     /// See [`crate::env::Env::unsent_bytes`].
@@ -50,8 +50,9 @@ pub trait Driver: Sized + Send + 'static {
     /// See [`crate::env::Env::close`].
     fn close(&mut self, conn: ConnId, flush: bool);
 
-    /// Takes a stream out, to be given to another core's driver; `None` when it is gone.
-    fn take_out(&mut self, conn: ConnId) -> Option<StreamParts>;
+    /// Takes a stream out, to be given to another core's driver; `None` when it is gone. Bytes that
+    /// were received and not reported are appended to `unread`.
+    fn take_out(&mut self, conn: ConnId, unread: &mut Vec<u8>) -> Option<StreamParts>;
 
     /// Puts in a stream that another driver gave up. When that cannot work, the id given back is
     /// reported closed by the next poll.
@@ -101,4 +102,6 @@ pub(super) enum StreamState {
     Open,
     /// Writing failed, for this reason. What has come in is still read, then it is reported.
     Broken(String),
+    /// It has ended, for this reason, which is to be reported.
+    Ended(CloseReason),
 }

@@ -27,15 +27,13 @@
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::{self, SendFlags, Shutdown, SocketFlags, sockopt};
+use rustix::net::{self, Shutdown, SocketFlags, sockopt};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -47,25 +45,17 @@ use crate::error::Error;
 use crate::time::Nanos;
 use crate::transport::driver::{Driver, StreamParts, StreamState, Waker};
 use crate::transport::filter::Filter;
-use crate::transport::listen::{BoundListener, os_text, stream_socket, unix_addr};
-use crate::transport::send_queue::{MAX_SLICES, SendQueue};
+use crate::transport::listen::{BoundListener, os_text};
+use crate::transport::send_queue::SendQueue;
+use crate::transport::socket::{
+    ACCEPT_PAUSE, READ_CHUNK_BYTES, ReadOutcome, conn_id, dial_result, discard_unread, flush,
+    index_of, read_chunk, send_now, start_dial,
+};
 
-/// Bytes read from one stream in one poll, at most.
-pub const READ_CHUNK_BYTES: usize = 64 << 10;
-/// How long accepting pauses when the process has run out of descriptors or memory.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Streams accepted in one poll, at most.
 const MAX_ACCEPTS: usize = 32;
 /// Kernel events taken in one poll, at most.
 const MAX_EVENTS: usize = 256;
-/// Gathered writes for one stream in one go, at most.
-const MAX_FLUSH_WRITES: usize = 16;
-/// Unread bytes thrown away when a flushed stream is closed, at most.
-const MAX_DISCARD_BYTES: usize = 256 << 10;
-
-/// Bits of a [`ConnId`] that are the index; the others are the serial.
-const INDEX_BITS: u32 = 24;
-const MAX_STREAMS: usize = 1 << INDEX_BITS;
 // Event data that is no stream: serials start at 1, so no id is this small.
 const WAKER: u64 = 0;
 const TIMER: u64 = 1;
@@ -100,13 +90,6 @@ struct Stream {
     rest: SendQueue,
     /// What the poll set has; empty when the stream is not in it.
     interest: EventFlags,
-}
-
-/// What reading a stream gave.
-enum ReadOutcome {
-    Bytes(Vec<u8>),
-    Nothing,
-    Ended(CloseReason),
 }
 
 impl Driver for Epoll {
@@ -203,11 +186,11 @@ impl Driver for Epoll {
             // A socket closed with bytes unread resets the connection, which can destroy what was
             // just flushed before the peer has read it.
             let _ = net::shutdown(&stream.socket, Shutdown::Write);
-            self.discard_unread(&stream);
+            discard_unread(&stream.socket, &mut self.scratch);
         }
     }
 
-    fn take_out(&mut self, conn: ConnId) -> Option<StreamParts> {
+    fn take_out(&mut self, conn: ConnId, _unread: &mut Vec<u8>) -> Option<StreamParts> {
         let stream = self.remove(conn)?;
         if !stream.interest.is_empty() {
             // The socket lives on, so it has to be taken out of the poll set by hand.
@@ -253,7 +236,7 @@ impl Epoll {
     /// The id a stream inserted next would get, and its index.
     fn next_id(&self) -> (ConnId, usize) {
         let index = self.streams.vacant_key();
-        (ConnId(self.next_serial << INDEX_BITS | index as u64), index)
+        (conn_id(self.next_serial, index), index)
     }
 
     fn stream(&self, conn: ConnId) -> Option<&Stream> {
@@ -272,9 +255,12 @@ impl Epoll {
         filter: Filter,
         rest: SendQueue,
     ) -> ConnId {
-        let (id, index) = self.next_id();
-        assert!(index < MAX_STREAMS, "more than 2^24 streams on one core");
+        let (id, _) = self.next_id();
         self.next_serial += 1;
+        if let StreamState::Ended(reason) = state {
+            self.ended.push((id, reason));
+            return id;
+        }
         let broken = matches!(state, StreamState::Broken(_));
         let stream = Stream { id, socket, state, filter, rest, interest: EventFlags::empty() };
         self.streams.insert(stream);
@@ -470,24 +456,9 @@ impl Epoll {
         let Some(stream) = self.streams.get_mut(index_of(conn)).filter(|s| s.id == conn) else {
             return ReadOutcome::Nothing;
         };
-        let scratch = &mut self.scratch;
-        scratch.clear();
-        match rustix::io::retry_on_intr(|| {
-            rustix::io::read(&stream.socket, spare_capacity(scratch))
-        }) {
-            Ok(0) => return ReadOutcome::Ended(CloseReason::Eof),
-            Ok(_) => {}
-            Err(Errno::AGAIN) => return ReadOutcome::Nothing,
-            Err(e) => {
-                let reason = format!("reading failed: {}", os_text(e));
-                return ReadOutcome::Ended(CloseReason::Failed(reason));
-            }
-        }
-        // A chunk that fills most of the scratch buffer is given away with it, others are copied.
-        let mut bytes = if scratch.len() > READ_CHUNK_BYTES / 2 {
-            std::mem::replace(scratch, Vec::with_capacity(READ_CHUNK_BYTES))
-        } else {
-            scratch.clone()
+        let mut bytes = match read_chunk(&stream.socket, &mut self.scratch) {
+            ReadOutcome::Bytes(bytes) => bytes,
+            other => return other,
         };
         let mut answer = Vec::new();
         if let Err(reason) = stream.filter.incoming(&mut bytes, &mut answer) {
@@ -501,17 +472,6 @@ impl Epoll {
         }
         if bytes.is_empty() { ReadOutcome::Nothing } else { ReadOutcome::Bytes(bytes) }
     }
-
-    fn discard_unread(&mut self, stream: &Stream) {
-        let mut discarded = 0;
-        while discarded < MAX_DISCARD_BYTES {
-            self.scratch.clear();
-            match rustix::io::read(&stream.socket, spare_capacity(&mut self.scratch)) {
-                Ok(0) | Err(_) => return,
-                Ok(count) => discarded += count,
-            }
-        }
-    }
 }
 
 impl Stream {
@@ -520,7 +480,7 @@ impl Stream {
             StreamState::Dialling(_) => EventFlags::OUT,
             StreamState::Open if self.rest.is_empty() => EventFlags::IN,
             StreamState::Open => EventFlags::IN | EventFlags::OUT,
-            StreamState::Broken(_) => EventFlags::empty(),
+            StreamState::Broken(_) | StreamState::Ended(_) => EventFlags::empty(),
         }
     }
 
@@ -528,12 +488,12 @@ impl Stream {
     fn write(&mut self, bytes: &mut Vec<u8>) -> Result<(), String> {
         let mut sent = 0;
         match self.state {
-            StreamState::Broken(_) => {
+            StreamState::Broken(_) | StreamState::Ended(_) => {
                 bytes.clear();
                 return Ok(());
             }
             StreamState::Open if self.rest.is_empty() && !bytes.is_empty() => {
-                sent = self.send_now(&[IoSlice::new(bytes)])?;
+                sent = send_now(&self.socket, &[IoSlice::new(bytes)])?;
             }
             StreamState::Open | StreamState::Dialling(_) => {}
         }
@@ -543,70 +503,6 @@ impl Stream {
 
     /// Sends of the rest what the kernel takes.
     fn flush(&mut self) -> Result<(), String> {
-        for _ in 0..MAX_FLUSH_WRITES {
-            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let count = self.rest.fill(&mut slices);
-            if count == 0 {
-                break;
-            }
-            let sent = self.send_now(&slices[..count])?;
-            if sent == 0 {
-                break;
-            }
-            self.rest.advance(sent);
-        }
-        Ok(())
+        flush(&self.socket, &mut self.rest)
     }
-
-    /// One write; 0 when the kernel takes nothing now.
-    fn send_now(&self, slices: &[IoSlice<'_>]) -> Result<usize, String> {
-        let result = rustix::io::retry_on_intr(|| match slices {
-            [slice] => net::send(&self.socket, slice, SendFlags::NOSIGNAL),
-            slices => {
-                let mut control = net::SendAncillaryBuffer::default();
-                net::sendmsg(&self.socket, slices, &mut control, SendFlags::NOSIGNAL)
-            }
-        });
-        match result {
-            Ok(sent) => Ok(sent),
-            Err(Errno::AGAIN) => Ok(0),
-            Err(e) => Err(format!("writing failed: {}", os_text(e))),
-        }
-    }
-}
-
-fn index_of(conn: ConnId) -> usize {
-    (conn.0 & (MAX_STREAMS as u64 - 1)) as usize
-}
-
-/// Begins to connect.
-fn start_dial(endpoint: &Endpoint) -> Result<OwnedFd, String> {
-    let socket = stream_socket(endpoint).map_err(os_text)?;
-    let result = match endpoint {
-        Endpoint::Tcp(addr) => net::connect(&socket, addr),
-        Endpoint::Unix(path) => net::connect(&socket, &unix_addr(path)?),
-    };
-    match result {
-        // Interrupted, it goes on in the background.
-        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
-        Err(Errno::AGAIN) if matches!(endpoint, Endpoint::Unix(_)) => {
-            Err("too many wait to be accepted there".into())
-        }
-        Err(e) => Err(os_text(e)),
-    }
-}
-
-/// How the attempt to connect ended.
-fn dial_result(socket: &OwnedFd) -> Result<(), String> {
-    match sockopt::socket_error(socket) {
-        Ok(Ok(())) => {}
-        Ok(Err(e)) | Err(e) => return Err(os_text(e)),
-    }
-    let peer = net::getpeername(socket.as_fd()).map_err(os_text)?;
-    let local = net::getsockname(socket.as_fd()).map_err(os_text)?;
-    // TCP lets a socket connect to itself when nobody listens on a port of the dynamic range.
-    if local.address_family() != net::AddressFamily::UNIX && peer.is_some_and(|p| p == local) {
-        return Err("nobody listens there (the socket met itself)".into());
-    }
-    Ok(())
 }

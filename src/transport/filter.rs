@@ -14,6 +14,11 @@ pub(super) enum Filter {
 }
 
 impl Filter {
+    /// Whether incoming bytes pass as they are, so that they need not be shown to it.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain)
+    }
+
     /// Turns what the node wrote into what goes to the kernel.
     pub(super) fn outgoing(&mut self, _bytes: &mut Vec<u8>) {
         match self {

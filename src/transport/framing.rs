@@ -94,9 +94,10 @@ impl FrameReader {
         self.next_checked_frame(|_| Ok(()))
     }
 
-    /// As [`FrameReader::next_frame`], and shows the 40 bytes of the frame's header to
-    /// `check_header` as soon as they are there, before the rest of a long frame is collected. (It
-    /// may see the same header again while the frame is incomplete.)
+    /// As [`FrameReader::next_frame`], and shows the 40 bytes of the header of a frame that is not
+    /// whole to `check_header` as soon as they are there, before the rest of a long frame is
+    /// collected. (It may see the same header again while the frame is incomplete, and does not see
+    /// that of a frame that lies whole in what was fed.)
     ///
     /// # Errors
     /// As [`FrameReader::next_frame`], and what `check_header` answers.
@@ -107,21 +108,22 @@ impl FrameReader {
         self.forget_given();
         if self.partial.is_empty() {
             let rest = &self.chunk[self.at..];
-            if let Some(len) = self.checked_len(rest, check_header)?
-                && rest.len() >= len
-            {
-                let start = self.at;
-                self.at += len;
-                return Ok(Some(&self.chunk[start..start + len]));
+            if let Some(len) = self.announced_len(rest)? {
+                if rest.len() >= len {
+                    let start = self.at;
+                    self.at += len;
+                    return Ok(Some(&self.chunk[start..start + len]));
+                }
+                rest.get(..FRAME_HEADER_BYTES).map_or(Ok(()), check_header)?;
             }
             self.keep_rest();
             return Ok(None);
         }
         // First the header, then, its length known, the rest.
         self.move_to_partial(FRAME_HEADER_BYTES);
-        let Some(len) = self.checked_len(&self.partial, check_header)? else {
-            return Ok(None);
-        };
+        let Some(len) = self.announced_len(&self.partial)? else { return Ok(None) };
+        let Some(header) = self.partial.get(..FRAME_HEADER_BYTES) else { return Ok(None) };
+        check_header(header)?;
         self.move_to_partial(len);
         if self.partial.len() < len {
             return Ok(None);
@@ -152,19 +154,13 @@ impl FrameReader {
         partial + self.chunk.len() - self.at
     }
 
-    /// The length of the frame that `bytes` begin with; `None` when the header is not whole.
-    fn checked_len<E: From<FrameLengthError>>(
-        &self,
-        bytes: &[u8],
-        check_header: impl FnOnce(&[u8]) -> Result<(), E>,
-    ) -> Result<Option<usize>, E> {
+    /// The length of the frame that `bytes` begin with; `None` when its four bytes are not there.
+    fn announced_len(&self, bytes: &[u8]) -> Result<Option<usize>, FrameLengthError> {
         let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
         let frame_len = u32::from_be_bytes(*head);
         if frame_len < FRAME_HEADER_BYTES as u32 || frame_len > self.max_bytes {
-            return Err(FrameLengthError { frame_len, max_bytes: self.max_bytes }.into());
+            return Err(FrameLengthError { frame_len, max_bytes: self.max_bytes });
         }
-        let Some(header) = bytes.get(..FRAME_HEADER_BYTES) else { return Ok(None) };
-        check_header(header)?;
         Ok(Some(frame_len as usize))
     }
 

@@ -66,14 +66,53 @@ impl SendQueue {
 
     /// The kernel took `taken` bytes.
     pub(super) fn advance(&mut self, taken: usize) {
+        self.advance_into(taken, drop);
+    }
+
+    /// As [`SendQueue::advance`]; gives away the buffers that are free now.
+    pub(super) fn advance_into(&mut self, taken: usize, mut free: impl FnMut(Vec<u8>)) {
         self.unsent_bytes -= taken;
         self.sent_of_first += taken;
         while let Some(first) = self.chunks.front()
             && self.sent_of_first >= first.len()
         {
             self.sent_of_first -= first.len();
-            self.chunks.pop_front();
+            self.chunks.pop_front().into_iter().for_each(&mut free);
         }
+    }
+
+    /// Takes the first chunks out, at most so many, as a queue of their own.
+    pub(super) fn take_front(&mut self, chunks: usize) -> Self {
+        if self.chunks.len() <= chunks {
+            return std::mem::take(self);
+        }
+        let rest = self.chunks.split_off(chunks);
+        let rest_bytes = rest.iter().map(Vec::len).sum();
+        let front = Self {
+            chunks: std::mem::replace(&mut self.chunks, rest),
+            sent_of_first: std::mem::take(&mut self.sent_of_first),
+            unsent_bytes: self.unsent_bytes - rest_bytes,
+        };
+        self.unsent_bytes = rest_bytes;
+        front
+    }
+
+    /// The reverse of [`SendQueue::take_front`]: puts `front` before what is here.
+    pub(super) fn put_front(&mut self, mut front: Self) {
+        if self.is_empty() {
+            *self = front;
+            return;
+        }
+        debug_assert_eq!(self.sent_of_first, 0, "nothing was sent before its turn");
+        front.chunks.append(&mut self.chunks);
+        front.unsent_bytes += self.unsent_bytes;
+        *self = front;
+    }
+
+    /// The chunks, the first one without what is gone of it.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let skip = |i: usize| if i == 0 { self.sent_of_first } else { 0 };
+        self.chunks.iter().enumerate().map(move |(i, chunk)| &chunk[skip(i)..])
     }
 
     /// Forgets everything.
@@ -107,7 +146,7 @@ mod tests {
         /// come out once and in order, and the count is exact.
         #[test]
         fn is_a_byte_queue(
-            steps in proptest::collection::vec((0usize..3, 0usize..90_000, 0usize..50), 1..40),
+            steps in proptest::collection::vec((0usize..4, 0usize..90_000, 0usize..50), 1..40),
         ) {
             let mut queue = SendQueue::default();
             let mut pushed: Vec<u8> = Vec::new();
@@ -135,6 +174,20 @@ mod tests {
                             taken += part;
                         }
                         queue.advance(taken);
+                    }
+                    2 => {
+                        // A part leaves, some of it is taken, the rest comes back.
+                        let mut front = queue.take_front(from % 4);
+                        let both = front.unsent_bytes() + queue.unsent_bytes();
+                        prop_assert_eq!(both, pushed.len() - gone);
+                        let joined: Vec<u8> = front.slices().flatten().copied().collect();
+                        prop_assert_eq!(&joined[..], &pushed[gone..gone + joined.len()]);
+                        let taken = amount.min(front.unsent_bytes());
+                        let mut free = 0;
+                        front.advance_into(taken, |chunk| free += chunk.len());
+                        prop_assert!(free >= taken || front.unsent_bytes() > 0);
+                        gone += taken;
+                        queue.put_front(front);
                     }
                     _ => queue = SendQueue::from_chunks(queue.into_chunks()),
                 }

@@ -12,7 +12,7 @@ use homing::store::lmdb::LmdbStore;
 use homing::{Error, Node, block_on};
 use serde_json::{Value, json};
 
-use super::command::{Command, Made, Said, Setup, Sight, Vain};
+use super::command::{Command, Configured, Fence, Made, OnPeers, Said, Setup, Sight, Vain};
 use super::eventually::eventually;
 use super::probe::{Note, Show, open_gate, payload_of, waiting_at};
 use super::watched::Watched;
@@ -116,6 +116,38 @@ fn carry_out(hosted: &Hosted, command: Command) -> homing::Result<Value> {
             hosted.node().actor(id).send(Note { number }).wait()?;
             Value::Null
         }
+        Command::Burst { id, count } => {
+            let actor = hosted.node().actor(id);
+            for number in 0..count {
+                actor.request(Note { number }).wait()?;
+            }
+            json!(count)
+        }
+        Command::Fence { id } => {
+            let route = super::world::route_of(hosted.node(), &id);
+            json!(Fence {
+                rid: route.rid.to_string(),
+                object: route.object_generation.get(),
+                node: route.node_generation.get(),
+                tenure: route.authority_owner_generation.get(),
+                lease: route.owner_lease_generation.get(),
+            })
+        }
+        Command::OnPeers(wish) => {
+            let peers = hosted.node().peers();
+            block_on(async {
+                match &wish {
+                    OnPeers::Add(endpoint) => peers.add(endpoint).await,
+                    OnPeers::Replace(old, new) => peers.replace(old, new).await,
+                    OnPeers::Remove(endpoint) => peers.remove(endpoint).await,
+                }
+            })?;
+            Value::Null
+        }
+        Command::Peers => {
+            let peers = block_on(hosted.node().peers().list())?;
+            json!(peers.into_iter().map(Configured::from).collect::<Vec<_>>())
+        }
         Command::Show { id } => json!(hosted.node().actor(id).request(Show {}).wait()?),
         Command::Hold(id, hold) => json!(hosted.node().actor(id).request(hold).wait()?),
         Command::Ask(id, ask) => json!(hosted.node().actor(id).request(ask).wait()?),
@@ -142,11 +174,38 @@ fn carry_out(hosted: &Hosted, command: Command) -> homing::Result<Value> {
             Value::Null
         }
         Command::WaitingAt { name } => json!(waiting_at(&name)),
+        #[cfg(feature = "failpoints")]
+        Command::Arm(text) => {
+            homing::failpoints::arm(&text)?;
+            Value::Null
+        }
+        #[cfg(feature = "failpoints")]
+        Command::LetGo(name) => {
+            homing::failpoints::release(failpoint(&name));
+            Value::Null
+        }
+        #[cfg(feature = "failpoints")]
+        Command::WaitsAt(name) => json!(homing::failpoints::is_waiting(failpoint(&name))),
+        #[cfg(feature = "failpoints")]
+        Command::Hits(name) => json!(homing::failpoints::hits(failpoint(&name))),
+        Command::FailStore(is_failing) => {
+            hosted.store.get().expect("started").fail(is_failing);
+            Value::Null
+        }
+        Command::WallClock => {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            json!(since.expect("after the epoch").as_secs())
+        }
         Command::Shutdown { deadline_ms } => {
             block_on(hosted.node().shutdown(ms(deadline_ms)));
             Value::Null
         }
     })
+}
+
+#[cfg(feature = "failpoints")]
+fn failpoint(name: &str) -> homing::env::Failpoint {
+    homing::env::Failpoint::from_name(name).expect("the test names a failpoint")
 }
 
 fn start_in_vain(hosted: &Hosted, setup: &Setup) -> homing::Result<Vain> {

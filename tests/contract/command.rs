@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use homing::ids::{ActorId, ActorRef, MeshName, NodeRid, ObjectGeneration};
-use homing::{CreateOutcome, Error, ErrorKind, NodeBuilder, Resolution};
+use homing::{ConfiguredPeer, CreateOutcome, Error, ErrorKind, NodeBuilder, Resolution};
 use serde::{Deserialize, Serialize};
 
 use super::probe::{Ask, Explode, Fail, Fill, Hold, Make, Note, Other, Probe, RAW, Show};
 
 /// Set in the environment when nodes encode the messages they keep, too.
 pub(crate) const THROUGH_BYTES: &str = "HOMING_TEST_THROUGH_BYTES";
+
+/// Runs all nodes of the tests on this driver (`epoll`, `uring`), whatever a test asks for.
+const DRIVER: &str = "HOMING_TEST_DRIVER";
 
 /// The settings of a node of the tests. What is `None` keeps its default.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -23,6 +26,7 @@ pub(crate) struct Setup {
     pub(crate) peers: Vec<String>,
     pub(crate) secret: Option<String>,
     pub(crate) cores: Option<u16>,
+    pub(crate) driver: Option<String>,
     pub(crate) lease_ms: Option<(u64, u64)>,
     pub(crate) liveness_ms: Option<(u64, u64)>,
     pub(crate) cache_ms: Option<u64>,
@@ -32,6 +36,10 @@ pub(crate) struct Setup {
     pub(crate) create_ms: Option<u64>,
     pub(crate) store_ms: Option<u64>,
     pub(crate) max_frame: Option<u32>,
+    pub(crate) handshake_ms: Option<u64>,
+    pub(crate) half_open: Option<usize>,
+    pub(crate) unsent: Option<u64>,
+    pub(crate) window: Option<u32>,
     /// The Store fails after so many commits.
     pub(crate) fail_after_commits: Option<usize>,
     /// Hosts no `Probe`.
@@ -46,6 +54,10 @@ impl Setup {
         let through_bytes = std::env::var_os(THROUGH_BYTES).is_some();
         let mut b =
             homing::Node::builder(&self.mesh).rid(&self.rid).messages_through_bytes(through_bytes);
+        // The one place where the tests choose a driver; children inherit the variable.
+        if let Some(name) = std::env::var(DRIVER).ok().or(self.driver.clone()) {
+            b = b.driver(name.parse().expect("the test, or HOMING_TEST_DRIVER, names a driver"));
+        }
         if let Some(listen) = &self.listen {
             b = b.listen(listen);
         }
@@ -68,13 +80,14 @@ impl Setup {
             b = b.liveness_interval(ms(probe)).liveness_timeout(ms(lost));
         }
         type Set = fn(NodeBuilder, Duration) -> NodeBuilder;
-        let times: [(Option<u64>, Set); 6] = [
+        let times: [(Option<u64>, Set); 7] = [
             (self.cache_ms, NodeBuilder::route_cache_max_age),
             (self.follow_ms, NodeBuilder::message_follow_duration),
             (self.request_ms, NodeBuilder::request_timeout),
             (self.send_ms, NodeBuilder::send_timeout),
             (self.create_ms, NodeBuilder::create_timeout),
             (self.store_ms, NodeBuilder::store_timeout),
+            (self.handshake_ms, NodeBuilder::handshake_timeout),
         ];
         for (value, set) in times {
             if let Some(value) = value {
@@ -83,6 +96,15 @@ impl Setup {
         }
         if let Some(bytes) = self.max_frame {
             b = b.max_frame_bytes(bytes);
+        }
+        if let Some(streams) = self.half_open {
+            b = b.max_half_open_handshakes(streams);
+        }
+        if let Some(bytes) = self.unsent {
+            b = b.lane_unsent_bytes(bytes);
+        }
+        if let Some(bytes) = self.window {
+            b = b.lane_window_bytes(bytes);
         }
         if !self.hosts_nothing {
             b = b.actor::<Probe>(|a| {
@@ -180,6 +202,46 @@ impl Sight {
     }
 }
 
+/// The fences of a route, as numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fence {
+    pub(crate) rid: String,
+    pub(crate) object: u64,
+    pub(crate) node: u64,
+    pub(crate) tenure: u64,
+    pub(crate) lease: u64,
+}
+
+/// What a child is to do with its configured endpoints.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum OnPeers {
+    Add(String),
+    Replace(String, String),
+    Remove(String),
+}
+
+/// A configured endpoint as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Configured {
+    pub(crate) endpoint: String,
+    pub(crate) moving_to: Option<String>,
+    pub(crate) rid: Option<String>,
+    pub(crate) state: String,
+    pub(crate) last_failure: String,
+}
+
+impl From<ConfiguredPeer> for Configured {
+    fn from(peer: ConfiguredPeer) -> Self {
+        Self {
+            endpoint: peer.endpoint.to_string(),
+            moving_to: peer.moving_to.map(|to| to.to_string()),
+            rid: peer.rid.map(|rid| rid.to_string()),
+            state: format!("{:?}", peer.state),
+            last_failure: peer.last_failure,
+        }
+    }
+}
+
 /// A command to a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Command {
@@ -206,6 +268,16 @@ pub(crate) enum Command {
         number: u64,
         is_request: bool,
     },
+    /// So many requests, one after the other; answers how many were answered.
+    Burst {
+        id: String,
+        count: u64,
+    },
+    Fence {
+        id: String,
+    },
+    OnPeers(OnPeers),
+    Peers,
     Show {
         id: String,
     },
@@ -233,6 +305,20 @@ pub(crate) enum Command {
     Shutdown {
         deadline_ms: u64,
     },
+    /// Arms failpoints, lets go what waits at one, says whether something waits or how often it
+    /// was reached.
+    #[cfg(feature = "failpoints")]
+    Arm(String),
+    #[cfg(feature = "failpoints")]
+    LetGo(String),
+    #[cfg(feature = "failpoints")]
+    WaitsAt(String),
+    #[cfg(feature = "failpoints")]
+    Hits(String),
+    /// Lets every call of the child's Store fail, or none.
+    FailStore(bool),
+    /// Seconds since the epoch, by the wall clock that this process sees.
+    WallClock,
 }
 
 /// An error as JSON.

@@ -4,12 +4,13 @@
 //! A test starts its other nodes as child processes of this very program (`child`), on one embedded
 //! store in a temporary directory (`world`), and is itself a caller: a node in the test's process.
 //! `probe` has the Actors they all host, `watched` a provider that counts, blocks and fails,
-//! `proxy` a network that can be cut. Each clause group has a module.
+//! `proxy` a network that can be cut, `namespace` one whose packets can be made to vanish. Each clause group has a module.
 #![allow(clippy::disallowed_methods)] // drives nodes from outside
 #![allow(missing_docs)] // a test names what it proves, the harness is read beside it
 
 mod child;
 mod command;
+mod namespace;
 mod probe;
 mod proxy;
 mod watched;
@@ -18,7 +19,11 @@ mod world;
 #[path = "../support/eventually.rs"]
 mod eventually;
 
+mod clocks;
 mod creation;
+mod half_open;
+mod hostile;
+mod intents;
 mod r0;
 mod r1;
 mod r2_1;
@@ -31,5 +36,7 @@ mod r4;
 mod r5;
 mod region;
 mod start;
+#[cfg(feature = "failpoints")]
+mod stopped;
 mod streams;
 mod through_bytes;

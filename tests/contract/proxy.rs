@@ -22,6 +22,8 @@ struct State {
     target: Mutex<Option<String>>,
     is_silent: AtomicBool,
     cut: Mutex<Cut>,
+    /// What the target said on each connection, in order.
+    said: Mutex<Vec<Vec<u8>>>,
     /// Bytes from the target wait on every connection but the first.
     is_holding: Mutex<bool>,
     let_go: Condvar,
@@ -75,6 +77,21 @@ impl Proxy {
         self.state.let_go.notify_all();
     }
 
+    /// Every whole frame the target has said, connection by connection.
+    pub(crate) fn frames_said(&self) -> Vec<Vec<u8>> {
+        let said = self.state.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frames = Vec::new();
+        for mut bytes in said.iter().map(Vec::as_slice) {
+            while let Some((len, _)) = bytes.split_first_chunk::<4>() {
+                let len = u32::from_be_bytes(*len) as usize;
+                let Some((frame, rest)) = bytes.split_at_checked(len) else { break };
+                frames.push(frame.to_vec());
+                bytes = rest;
+            }
+        }
+        frames
+    }
+
     /// Lets bytes vanish, both ways, without closing anything; or no longer.
     pub(crate) fn silence(&self, is_silent: bool) {
         self.state.is_silent.store(is_silent, Ordering::Relaxed);
@@ -97,11 +114,17 @@ impl State {
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(far) = target.and_then(|target| TcpStream::connect(target).ok()) else { return };
         let is_later = !self.streams().is_empty();
+        let number = {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            said.push(Vec::new());
+            said.len() - 1
+        };
         for (from, to, is_toward_target) in [(&near, &far, true), (&far, &near, false)] {
             let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
             let state = self.clone();
             let may_wait = is_later && !is_toward_target;
-            std::thread::spawn(move || state.relay(from, to, is_toward_target, may_wait));
+            let record = (!is_toward_target).then_some(number);
+            std::thread::spawn(move || state.relay(from, to, record, may_wait));
         }
         self.streams().extend([near, far]);
     }
@@ -132,16 +155,21 @@ impl State {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn relay(&self, mut from: TcpStream, mut to: TcpStream, is_toward: bool, may_wait: bool) {
+    /// `record`: the connection whose target speaks; `None` toward the target.
+    fn relay(&self, mut from: TcpStream, mut to: TcpStream, record: Option<usize>, may_wait: bool) {
         let mut bytes = [0; 16 << 10];
         while let Ok(len @ 1..) = from.read(&mut bytes) {
+            if let Some(number) = record {
+                let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+                said[number].extend_from_slice(&bytes[..len]);
+            }
             if self.is_silent.load(Ordering::Relaxed) {
                 continue;
             }
             if may_wait {
                 self.wait_to_be_let_go();
             }
-            let passing = if is_toward { self.passing(len) } else { len };
+            let passing = if record.is_none() { self.passing(len) } else { len };
             if to.write_all(&bytes[..passing]).is_err() {
                 break;
             }

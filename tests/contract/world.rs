@@ -1,9 +1,10 @@
 #![forbid(unsafe_code)]
 //! A world of nodes: a store directory, child processes, and nodes in the test's own process.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command as Program, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -84,7 +85,15 @@ impl World {
 
     /// A child process without a node.
     pub(crate) fn bare_child(&self, name: &str) -> Child {
-        Child::new(self.path(&format!("{name}.sock")), name)
+        Child::new(self.path(&format!("{name}.sock")), name, &[], &[])
+    }
+
+    /// As [`World::child`], with more in its environment.
+    pub(crate) fn child_with(&self, setup: &Setup, environment: &[(&str, &Path)]) -> Child {
+        let socket = self.path(&format!("{}.sock", setup.rid));
+        let mut child = Child::new(socket, &setup.rid, &[], environment);
+        child.endpoint = child.ask(Command::Start(setup.clone()));
+        child
     }
 
     /// A child process with a started node.
@@ -95,7 +104,12 @@ impl World {
     /// As [`World::child`], under a name that is not its rid: a second process with that rid, or one
     /// whose rid is no file name.
     pub(crate) fn child_named(&self, setup: &Setup, name: &str) -> Child {
-        let mut child = self.bare_child(name);
+        self.child_under(setup, name, &[])
+    }
+
+    /// As [`World::child_named`], started by a launcher that turns into it: `ip netns exec …`.
+    pub(crate) fn child_under(&self, setup: &Setup, name: &str, launcher: &[&str]) -> Child {
+        let mut child = Child::new(self.path(&format!("{name}.sock")), name, launcher, &[]);
         child.rid.clone_from(&setup.rid);
         child.endpoint = child.ask(Command::Start(setup.clone()));
         child
@@ -105,6 +119,11 @@ impl World {
     pub(crate) fn node(&self, setup: &Setup) -> (Node, Watched) {
         let store = self.store();
         let node = setup.builder().store(store.clone()).start().expect("the node starts");
+        if let Ok(named) = std::env::var("HOMING_TEST_DRIVER")
+            && named != "auto"
+        {
+            assert_eq!(node.driver().to_string(), named);
+        }
         (node, store)
     }
 
@@ -136,11 +155,20 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    fn new(socket: PathBuf, rid: &str) -> Self {
+    fn new(socket: PathBuf, rid: &str, launcher: &[&str], environment: &[(&str, &Path)]) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
-        let mut process = Program::new(program)
+        let mut start = match launcher {
+            [] => Program::new(program),
+            [first, rest @ ..] => {
+                let mut start = Program::new(first);
+                start.args(rest).arg(program);
+                start
+            }
+        };
+        let mut process = start
             .args(["child::process", "--exact", "--nocapture", "--test-threads=1"])
             .env(SOCKET, &socket)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -238,6 +266,21 @@ impl Child {
         });
     }
 
+    /// How often it closed streams and links, by reason.
+    #[track_caller]
+    pub(crate) fn closes(&self) -> BTreeMap<String, u64> {
+        self.ask(Command::Closes)
+    }
+
+    /// The memory of its own that the process has resident: heap and stacks, no mapped file.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()));
+        let status = status.expect("the child runs");
+        let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).expect("a size");
+        let kib = line.trim().trim_end_matches(" kB").parse::<u64>();
+        kib.expect("a number of KiB") << 10
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).expect("the child can be signalled");
     }
@@ -249,6 +292,17 @@ impl Child {
     /// Stops the process: it does nothing until it is told to go on.
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
+        self.await_stop();
+    }
+
+    /// Whether the process has ended by itself.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().expect("a child can be asked").is_some()
+    }
+
+    /// Waits until the process is stopped.
+    pub(crate) fn await_stop(&self) {
         let tasks = format!("/proc/{}/task", self.process.id());
         eventually("every thread of the child to stop", || {
             let mut tasks = std::fs::read_dir(&tasks).ok()?.flatten();

@@ -7,6 +7,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use homing::Counter;
 use homing::location::Write;
 use homing::prelude::*;
 use homing::sim::{
@@ -43,6 +44,8 @@ pub(crate) struct Outcome {
     pub(crate) hash: u128,
     pub(crate) steps: u64,
     pub(crate) history: History,
+    /// How often a core saw its node's lease lapse.
+    pub(crate) lapses: u64,
 }
 
 /// The cluster of one run.
@@ -75,7 +78,7 @@ fn builder(rid: &str, cores: u16, shape: &Shape) -> homing::NodeBuilder {
 }
 
 /// The faults of a seed.
-fn plan(seed: u64, shape: &Shape) -> FaultPlan {
+pub(crate) fn plan(seed: u64, shape: &Shape) -> FaultPlan {
     let scope = FaultScope {
         cores: CORES.to_vec(),
         from: FAULTS_FROM,
@@ -213,7 +216,9 @@ impl Cluster {
         let history = self.world.history().snapshot();
         let violations = judge::judge(&history, &self);
         let hash = self.world.trace_hash();
-        Outcome { violations, hash, steps: self.world.step_count(), history }
+        let lapsed = |(_, node): &(Life, Node)| node.counters().get(Counter::LeaseLapses);
+        let lapses = self.lives.iter().map(lapsed).sum();
+        Outcome { violations, hash, steps: self.world.step_count(), history, lapses }
     }
 
     fn look_for_leftovers(&mut self, when: &str) {

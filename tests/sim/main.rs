@@ -10,8 +10,10 @@
 
 mod clients;
 mod cluster;
+mod failpoints;
 mod judge;
 mod ledger;
+mod outage;
 mod planted;
 mod regressions;
 mod seeds;

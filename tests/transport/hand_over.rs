@@ -132,6 +132,30 @@ pub(crate) fn of_a_stream_whose_peer_left<D: Driver>(net: Net) {
     }
 }
 
+/// A stream whose peer has ended its side while a write is blocked moves with all that is unsent.
+pub(crate) fn of_a_half_closed_stream_that_is_blocked<D: Driver>(net: Net) {
+    let place = Place::new(net);
+    let (mut cores, endpoint) = place.node::<D>("n", 2);
+    let mut one = cores.pop().unwrap();
+    let mut zero = cores.pop().unwrap();
+    let mut raw = Raw::dial(&endpoint);
+    let conn = zero.wait_accepted();
+    let outward = pattern(12 << 20);
+    zero.write(conn, &outward);
+    zero.settle();
+    let unsent = zero.env.unsent_bytes(conn);
+    assert!(unsent > 0 && unsent < outward.len());
+    rustix::net::shutdown(raw.fd(), rustix::net::Shutdown::Write).unwrap();
+    zero.env.hand_over(conn, 1, 3, Vec::new());
+    let moved = one.wait_adopted(3);
+    assert_eq!(one.env.unsent_bytes(moved), unsent);
+    assert_eq!(one.wait_closed(moved), CloseReason::Eof);
+    let got = raw.read_to_end();
+    assert_bytes(&got, &outward[..got.len()]);
+    zero.settle();
+    assert!(!zero.is_closed(conn));
+}
+
 /// A stream that moves between three cores all the time, while bytes flow both ways.
 pub(crate) fn again_and_again_under_traffic<D: Driver>(net: Net) {
     let place = Place::new(net);

@@ -7,7 +7,10 @@
 
 mod hand_over;
 mod process;
+mod refused;
+mod rings;
 mod streams;
+mod tiny;
 mod wake_ups;
 mod world;
 
@@ -36,6 +39,7 @@ macro_rules! suite {
                         one_instant_ends_every_wait_for_it store_answers_come_back
                         mail_of_a_core_that_ended_is_dropped bad_numbers_of_cores_are_refused;
                     process: descriptors_are_back_at_the_baseline running_out_of_descriptors
+                        stops_and_continues_lose_nothing
                         a_killed_listener_leaves_a_path_that_can_be_used_again;
                 }
             }
@@ -53,9 +57,12 @@ macro_rules! suite {
                     nothing_follows_a_close nothing_follows_a_close_while_dialling
                     a_flush_brings_the_last_bytes_over a_dial_that_fails_says_so_once
                     writes_while_dialling_wait one_poll_gives_one_event_per_stream_and_is_fair
+                    frames_of_16_mib_pass_both_ways
+                    a_descriptor_used_again_brings_nothing_of_its_old_stream
                     stop_listening_keeps_streams the_end_of_a_core_closes_its_streams;
                 hand_over: unread_and_unsent_bytes_move_in_order to_itself while_dialling
                     to_a_core_that_is_not_there of_a_stream_whose_peer_left
+                    of_a_half_closed_stream_that_is_blocked
                     again_and_again_under_traffic;
             }
         }
@@ -63,3 +70,5 @@ macro_rules! suite {
 }
 
 suite!(epoll, homing::transport::epoll::Epoll);
+suite!(uring, homing::transport::uring::Uring);
+suite!(tiny_uring, crate::tiny::Tiny);

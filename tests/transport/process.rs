@@ -6,13 +6,17 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use homing::env::{Endpoint, Env};
+use homing::exec::idle::Idle;
+use homing::node::real::RealNode;
 use homing::transport::driver::Driver;
 use homing::transport::listen::BoundListener;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
-use crate::world::{Net, Place, Raw, pump};
+use crate::world::{Net, Place, Raw, Side, assert_bytes, parts, pattern, pump};
 
 const PART: &str = "HOMING_TRANSPORT_TEST_PART";
 
@@ -36,7 +40,7 @@ fn this_test() -> String {
 }
 
 /// Runs `body` in a process of its own.
-fn alone(body: impl FnOnce()) {
+pub(crate) fn alone(body: impl FnOnce()) {
     if is_other_part() {
         body();
         println!("body done");
@@ -100,17 +104,18 @@ pub(crate) fn descriptors_are_back_at_the_baseline<D: Driver>((): ()) {
 pub(crate) fn running_out_of_descriptors<D: Driver>((): ()) {
     alone(|| {
         for net in [Net::Tcp, Net::Unix] {
+            // The limit is on the number of a descriptor. It stands before anything is accepted:
+            // an accept that is under way in the kernel goes by the limit it began with.
+            let old = getrlimit(Resource::Nofile);
+            let highest = descriptors().max().unwrap();
+            let few = Rlimit { current: Some(highest + 64), ..old };
+            setrlimit(Resource::Nofile, few).unwrap();
             let place = Place::new(net);
             let (mut side, endpoint) = place.side::<D>("a");
             let mut first_raw = Raw::dial(&endpoint);
             let first = side.wait_accepted();
             let mut waiting: Vec<Raw> = (0..5).map(|_| Raw::dial(&endpoint)).collect();
 
-            let old = getrlimit(Resource::Nofile);
-            // The limit is on the number of a descriptor, so at least eight are left.
-            let highest = descriptors().max().unwrap();
-            let few = Rlimit { current: Some(highest + 9), ..old };
-            setrlimit(Resource::Nofile, few).unwrap();
             let mut filler = Vec::new();
             while let Ok(file) = std::fs::File::open("/dev/null") {
                 filler.push(file);
@@ -131,6 +136,92 @@ pub(crate) fn running_out_of_descriptors<D: Driver>((): ()) {
             side.wait(|side| side.stories.values().filter(|s| s.received == b"hello").count() == 5);
         }
     });
+}
+
+/// Stopping and continuing a process interrupts the calls its cores wait in: hundreds of times here,
+/// while bytes flow, and while a core sleeps and is woken.
+pub(crate) fn stops_and_continues_lose_nothing<D: Driver>((): ()) {
+    if is_other_part() {
+        println!("\nready");
+        interrupted_traffic::<D>();
+        interrupted_waits::<D>();
+        println!("body done");
+        return;
+    }
+    let mut other = other_part(&this_test())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(other.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.ends_with("ready\n") {
+        line.clear();
+        assert_ne!(out.read_line(&mut line).unwrap(), 0, "{:?}", other.wait_with_output());
+    }
+    let pid = Pid::from_child(&other);
+    let (to_end, end) = mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        let mut text = String::new();
+        out.read_to_string(&mut text).unwrap();
+        to_end.send(text).unwrap();
+    });
+    let text = loop {
+        match end.recv_timeout(Duration::from_micros(300)) {
+            Ok(text) => break text,
+            Err(_) => {
+                for signal in [Signal::STOP, Signal::CONT] {
+                    kill_process(pid, signal).unwrap();
+                }
+            }
+        }
+    };
+    reading.join().unwrap();
+    let end = other.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&end.stderr);
+    assert!(end.status.success() && text.contains("body done"), "{text}\n{errors}");
+}
+
+fn interrupted_traffic<D: Driver>() {
+    for net in [Net::Tcp, Net::Unix] {
+        let place = Place::new(net);
+        let ((mut a, a_conn), (mut b, b_conn)) = place.pair::<D>();
+        let stream = pattern(16 << 20);
+        for piece in stream.chunks(300_000) {
+            a.write(a_conn, piece);
+            b.write(b_conn, piece);
+        }
+        pump(&mut [&mut a, &mut b], |sides| {
+            sides[0].received(a_conn).len() == stream.len()
+                && sides[1].received(b_conn).len() == stream.len()
+        });
+        assert_bytes(a.received(a_conn), &stream);
+        assert_bytes(b.received(b_conn), &stream);
+    }
+}
+
+fn interrupted_waits<D: Driver>() {
+    const MAILS: u64 = 3_000;
+    let mut node = RealNode::<u64, D>::new(parts(1, None, Idle::Park)).unwrap();
+    let mut side = Side::new(node.envs.remove(0));
+    let poster = node.poster.clone();
+    let (answer, answers) = mpsc::channel();
+    let posting = std::thread::spawn(move || {
+        for n in 0..MAILS {
+            poster.post(0, n);
+            // The core has nothing to do until the next one, so it sleeps.
+            assert_eq!(answers.recv(), Ok(n));
+        }
+    });
+    for n in 0..MAILS {
+        side.wait(|side| side.mail.len() as u64 > n);
+        answer.send(side.mail[n as usize]).unwrap();
+    }
+    posting.join().unwrap();
+    let until = side.env.now() + Duration::from_millis(50);
+    assert_eq!(side.poll(until), 0);
+    assert!(side.env.now() >= until);
 }
 
 /// A listener that answers is left alone; one whose process was killed leaves a file that is
@@ -163,6 +254,7 @@ pub(crate) fn a_killed_listener_leaves_a_path_that_can_be_used_again<D: Driver>(
     let mut raw = Raw::dial(&endpoint);
     let conn = side.wait_accepted();
     side.write(conn, b"mine now");
+    side.settle();
     let mut got = [0; 8];
     raw.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"mine now");

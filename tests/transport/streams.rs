@@ -41,6 +41,7 @@ pub(crate) fn unsent_bytes_are_exactly_what_the_kernel_did_not_take<D: Driver>(n
     let (first, second) = stream.split_at(9 * MIB);
     assert_eq!(side.env.unsent_bytes(conn), 0);
     side.write(conn, first);
+    side.settle();
     let unsent = side.env.unsent_bytes(conn);
     assert!(unsent > 0 && unsent < first.len(), "{unsent}");
     for piece in second.chunks(10_000) {
@@ -184,6 +185,7 @@ pub(crate) fn nothing_follows_a_close<D: Driver>(net: Net) {
     for flush in [false, true] {
         let ((mut a, a_conn), (mut b, b_conn)) = place.pair::<D>();
         b.write(b_conn, &pattern(8 * MIB));
+        b.settle();
         a.wait(|side| !side.received(a_conn).is_empty());
         let got = a.received(a_conn).len();
         a.env.close(a_conn, flush);
@@ -304,6 +306,66 @@ pub(crate) fn one_poll_gives_one_event_per_stream_and_is_fair<D: Driver>(net: Ne
     flood.join().unwrap();
 }
 
+/// The largest frames there are, several of them, at once in both directions.
+pub(crate) fn frames_of_16_mib_pass_both_ways<D: Driver>(net: Net) {
+    const FRAMES: usize = 2;
+    let place = Place::new(net);
+    let ((mut a, a_conn), (mut b, b_conn)) = place.pair::<D>();
+    let mut frame = pattern(16 * MIB);
+    frame[..4].copy_from_slice(&(16u32 << 20).to_be_bytes());
+    for _ in 0..FRAMES {
+        a.write(a_conn, &frame);
+        b.write(b_conn, &frame);
+    }
+    let conns = [a_conn, b_conn];
+    let mut readers = [(); 2].map(|()| FrameReader::new(16 << 20));
+    let mut fed = [0; 2];
+    let mut whole = [0; 2];
+    pump(&mut [&mut a, &mut b], |sides| {
+        for at in 0..2 {
+            let received = sides[at].received(conns[at]);
+            readers[at].feed(received[fed[at]..].to_vec());
+            fed[at] = received.len();
+            while let Some(got) = readers[at].next_frame().unwrap() {
+                assert_bytes(got, &frame);
+                whole[at] += 1;
+            }
+        }
+        whole == [FRAMES; 2]
+    });
+}
+
+/// A stream ends while a write to it is under way; the next one gets its place and its descriptor,
+/// and nothing of what belonged to the first.
+pub(crate) fn a_descriptor_used_again_brings_nothing_of_its_old_stream<D: Driver>(net: Net) {
+    let place = Place::new(net);
+    let (mut side, endpoint) = place.side::<D>("a");
+    let old_bytes = pattern(8 * MIB);
+    for _ in 0..20 {
+        let mut old_raw = Raw::dial(&endpoint);
+        let old = side.wait_accepted();
+        side.write(old, &old_bytes);
+        side.settle();
+        assert!(side.env.unsent_bytes(old) > 0);
+        // Its end is heard of; the write stays where it is until somebody ends it.
+        rustix::net::shutdown(old_raw.fd(), rustix::net::Shutdown::Write).unwrap();
+        assert_eq!(side.wait_closed(old), CloseReason::Eof);
+        let mut raw = Raw::dial(&endpoint);
+        raw.write_all(b"new here").unwrap();
+        let conn = side.wait_accepted();
+        side.wait(|side| side.received(conn).len() == 8);
+        side.write(conn, b"welcome");
+        side.settle();
+        assert_eq!(side.env.unsent_bytes(conn), 0);
+        side.env.close(conn, true);
+        assert_eq!(raw.read_to_end(), b"welcome");
+        assert_eq!(side.received(conn), b"new here");
+        let got = old_raw.read_to_end();
+        assert!(got.len() < old_bytes.len());
+        assert_bytes(&got, &old_bytes[..got.len()]);
+    }
+}
+
 /// A node that stops listening refuses newcomers, removes its socket file and keeps its streams.
 pub(crate) fn stop_listening_keeps_streams<D: Driver>(net: Net) {
     let place = Place::new(net);
@@ -325,6 +387,7 @@ pub(crate) fn stop_listening_keeps_streams<D: Driver>(net: Net) {
 
 fn still_works<D: Driver>(from: (&mut Side<D>, ConnId), to: (&mut Side<D>, ConnId)) {
     from.0.write(from.1, b"still here");
+    from.0.settle();
     to.0.wait(|side| side.received(to.1) == b"still here");
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Samples are written here field by field, by code that shares nothing with the encoder.
 
+mod corpus;
 mod frame_rules;
 mod own_layouts;
 mod part_rules;

@@ -54,7 +54,7 @@ fn decode_frame(bytes: &[u8]) -> bool {
 }
 
 /// Every valid record and control record of the tables, in a frame with the parts it may have.
-fn frames() -> Vec<Vec<u8>> {
+pub(crate) fn frames() -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = controls()
         .iter()
         .map(|c| RawFrame { extra_flags: 8, record: c.bytes(), ..RawFrame::default() }.bytes())

@@ -4,7 +4,6 @@
 mod demo;
 mod json;
 mod wire;
-mod wire_json;
 
 use std::process::ExitCode;
 

@@ -62,14 +62,19 @@ fn sum(matrix: &Value) -> u64 {
 /// Proves R5-4.
 #[test]
 fn a_healthy_run_passes() {
-    for listen in ["tcp", "unix"] {
-        let more: &[&str] = &["--listen", listen, "--cores", "2", "--senders", "2"];
+    for (listen, driver) in [("tcp", "auto"), ("unix", "epoll")] {
+        let more: &[&str] =
+            &["--listen", listen, "--driver", driver, "--cores", "2", "--senders", "2"];
         let (code, json, text) = run(&[SMALL, more]);
         assert_eq!(code, 0, "{text}");
         assert_eq!((&json["verdict"], &json["reason"]), (&"passed".into(), &Value::Null), "{text}");
         assert_eq!(json["errors"], serde_json::json!({}), "{text}");
         assert_eq!(json["actors_asked"], 60, "{text}");
         assert_eq!(json["settings"]["listen"], listen, "{text}");
+        assert_eq!(json["settings"]["driver"], driver, "{text}");
+        let used = json["driver"].as_str().expect("a name");
+        assert!(used == driver || driver == "auto" && ["uring", "epoll"].contains(&used), "{text}");
+        assert!(text.contains(&format!("frames sent with {used};")), "{text}");
         // Six senders told each of 60 Actors two things in the end, and more before.
         let sent = json["sent"].as_u64().expect("a number");
         assert!(sent > 6 * 60 * 2, "{text}");

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slab::Slab;
-
 use super::Core;
+use super::callers::Callers;
 use super::inbound::Purpose;
 use super::objects::State;
 use super::store_calls::{StoreUse, row_of};
-use crate::env::{Env, StoreAnswer, StoreOp};
+use crate::env::{Env, Failpoint, StoreAnswer, StoreOp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{
     ActorRef, AuthorityOwnerGeneration, Correlation, FixedMap, MeshName, NodeGeneration, NodeRid,
     ObjectGeneration, ObjectKey, StoreVersion,
 };
+use crate::limits;
 use crate::location::Batch;
 use crate::node::counters::Counter;
 use crate::node::operation::{CreateCall, CreateOutcome, CreateWaiter, Mail, ReplyTo};
@@ -41,12 +41,6 @@ pub(super) enum StoreStep {
     Commit { key: ObjectKey, call: CallId },
 }
 
-/// Who asked for a creation here.
-struct Caller {
-    waiter: CreateWaiter,
-    request: Payload,
-}
-
 /// A question to another node about a creation.
 pub(super) enum Asked {
     /// To make the object there.
@@ -68,7 +62,7 @@ struct Ask {
 /// The creations of a core.
 pub(super) struct Creations {
     creator: Creator,
-    callers: Slab<Caller>,
+    callers: Callers,
     /// Running factories, and what they built until it is installed.
     factories: FixedMap<CallId, (ObjectKey, u64)>,
     built: FixedMap<CallId, (ObjectKey, Body)>,
@@ -81,7 +75,7 @@ impl Creations {
     pub(super) fn new(creator: Creator) -> Self {
         Self {
             creator,
-            callers: Slab::new(),
+            callers: Callers::default(),
             factories: FixedMap::default(),
             built: FixedMap::default(),
             opening: FixedMap::default(),
@@ -130,11 +124,16 @@ fn creation_frame<'a>(
 }
 
 impl<E: Env<Mail = Mail>> Core<E> {
+    /// Whether other nodes have as many creations and destructions under way here as they may.
+    pub(super) fn is_remote_control_full(&self) -> bool {
+        self.creations.callers.is_full_of_remote()
+            || self.destroys.callers() >= limits::MAX_REMOTE_CONTROL
+    }
+
     /// A call to create, at the home core of its id.
     pub(super) fn on_create(&mut self, env: &mut E, call: CreateCall) {
         if self.is_stopping() {
-            let text = format!("node {} is shutting down", self.shared.settings.rid);
-            let error = Error::new(ErrorKind::ShuttingDown, text);
+            let error = self.shutting_down();
             self.answer_create(env, &call.key, call.waiter, Err(error));
             return;
         }
@@ -226,7 +225,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 },
             },
         };
-        let caller = self.creations.callers.insert(Caller { waiter, request }) as u64;
+        let caller = self.creations.callers.insert(waiter, request);
         let attempt = self.random_u128(env);
         let deadline = self.now + timeout;
         let type_name = type_name.into();
@@ -339,7 +338,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.on_create(env, call);
             }
             CreateMode::Join => {
-                let caller = self.creations.callers.insert(Caller { waiter, request }) as u64;
+                let caller = self.creations.callers.insert(waiter, request);
                 let deadline = self.now + remaining;
                 let attempt = create.attempt_id;
                 self.step_creator(env, Event::Join { key, caller, attempt, deadline });
@@ -435,6 +434,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.on_generations(env);
             }
             Effect::Reserve { key, call, object_generation, attempt, type_name, until } => {
+                env.reached(Failpoint::CreateReserve);
                 let state = AuthorityState::Creating { attempt };
                 let row = self.own_row(state, &type_name, object_generation);
                 let name = records::authority_key(key.kind(), key.id());
@@ -442,6 +442,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.creation_commit(env, key, call, batch, until);
             }
             Effect::CommitReady { key, call, object_generation, type_name, creating, until } => {
+                env.reached(Failpoint::CreateCommit);
                 self.open(&key, object_generation, creating, &type_name);
                 let row = self.own_row(AuthorityState::Ready, &type_name, object_generation);
                 let name = records::authority_key(key.kind(), key.id());
@@ -455,6 +456,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.creation_commit(env, key, call, batch, until);
             }
             Effect::RunFactory { key, call, caller, object_generation, type_name, .. } => {
+                env.reached(Failpoint::CreateFactory);
                 self.run_factory(env, key, call, caller, object_generation, &type_name);
             }
             Effect::StopFactory { factory: call, .. } => {
@@ -462,7 +464,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     self.objects.cancel_cell(cell);
                 }
             }
-            Effect::Install { key, factory, version, .. } => self.install(&key, factory, version),
+            Effect::Install { key, factory, version, .. } => {
+                env.reached(Failpoint::CreateInstall);
+                self.install(&key, factory, version);
+            }
             Effect::Discard { factory, .. } => {
                 self.creations.built.remove(&factory);
                 if let Some(index) = self.creations.opening.remove(&factory) {
@@ -470,22 +475,19 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 }
             }
             Effect::Answered { key, caller, answer } => {
-                let Some(caller) = self.creations.callers.try_remove(caller as usize) else {
-                    return;
-                };
+                let Some(waiter) = self.creations.callers.take(caller) else { return };
                 let outcome = match answer {
                     CreateAnswer::Created(at) => actor_ref(&key, &at).map(CreateOutcome::Created),
                     CreateAnswer::Existing(at) => actor_ref(&key, &at).map(CreateOutcome::Existing),
                     CreateAnswer::Rejected(e) => Ok(CreateOutcome::Rejected(e.text().to_owned())),
                     CreateAnswer::Failed(e) => Err(e),
                 };
-                self.answer_create(env, &key, caller.waiter, outcome);
+                env.reached(Failpoint::CreateAnswer);
+                self.answer_create(env, &key, waiter, outcome);
             }
             Effect::Joined { key, caller, reply } => {
-                let Some(caller) = self.creations.callers.try_remove(caller as usize) else {
-                    return;
-                };
-                self.answer_join(env, &key, caller.waiter, reply);
+                let Some(waiter) = self.creations.callers.take(caller) else { return };
+                self.answer_join(env, &key, waiter, reply);
             }
         }
     }
@@ -574,7 +576,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.step_creator(env, Event::FactoryEnded { key, call, outcome });
             return;
         };
-        let request = self.creations.callers.get(caller as usize).map(|c| c.request.clone());
+        let request = self.creations.callers.request(caller).cloned();
         let cx = CreateContext {
             id,
             generation,

@@ -6,7 +6,7 @@ use slab::Slab;
 use super::Core;
 use super::objects::State;
 use super::store_calls::{StoreUse, row_of};
-use crate::env::{Env, StoreAnswer, StoreOp};
+use crate::env::{Env, Failpoint, StoreAnswer, StoreOp};
 use crate::error::Error;
 use crate::ids::{ObjectGeneration, ObjectKey};
 use crate::node::counters::Counter;
@@ -40,6 +40,11 @@ impl Destroys {
 
     pub(super) fn is_empty(&self) -> bool {
         self.destroyer.is_empty()
+    }
+
+    /// Those who wait for a destruction.
+    pub(super) fn callers(&self) -> usize {
+        self.callers.len()
     }
 
     pub(super) fn next_deadline(&self) -> Nanos {
@@ -112,6 +117,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     fn do_destroy_effect(&mut self, env: &mut E, effect: Effect) {
         match effect {
             Effect::Close { key } => {
+                env.reached(Failpoint::DestroyClose);
                 if let Some(index) = self.objects.index(&key) {
                     self.begin_close(env, index);
                 }
@@ -120,6 +126,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             // Unavailable until its row is gone.
             Effect::Drop { .. } => {}
             Effect::Delete { key, call, version, until } => {
+                env.reached(Failpoint::DestroyDelete);
                 let name = records::authority_key(key.kind(), key.id());
                 let batch = records::delete_row(name, version, &self.shared.identity.owner);
                 let used = StoreUse::Destroy(DestroyStep::Delete { key, call });
@@ -131,6 +138,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.store_call(env, op, until.since(self.now), used);
             }
             Effect::Released { key, object_generation } => {
+                env.reached(Failpoint::DestroyReleased);
                 let found = self.objects.index(&key);
                 let index =
                     found.filter(|i| self.objects.objects[*i].generation == object_generation);

@@ -769,11 +769,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
 
     /// Why nothing is taken in any more, if so.
     fn refusal(&self) -> Option<Error> {
-        self.is_stopping().then(|| {
-            Error::new(
-                ErrorKind::ShuttingDown,
-                format!("node {} is shutting down", self.shared.settings.rid),
-            )
-        })
+        self.is_stopping().then(|| self.shutting_down())
     }
 }

@@ -3,9 +3,10 @@
 
 use super::Core;
 use super::objects::State;
-use crate::env::{Env, Planted};
+use crate::env::{Env, Failpoint, Planted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Correlation, NodeGeneration, NodeRid, ObjectGeneration, ObjectKey, RouteFence};
+use crate::limits;
 use crate::node::counters::Counter;
 use crate::node::operation::{CreditOf, End, Mail, Queued, ReplyTo, Waiter};
 use crate::object::{Content, Metadata, Payload};
@@ -88,6 +89,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                     // R5-16: a node whose lease lapsed admits nothing. It is kept, in order; the
                     // credit it holds bounds it.
                     self.count(Counter::HeldWhileLapsed, 1);
+                    if !matches!(record, Record::Message(_)) {
+                        self.hold_control(bytes.len())?;
+                    }
                     self.held_inbound.push_back((link, lane, bytes.to_vec()));
                     return Ok(());
                 }
@@ -103,8 +107,24 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
+    /// Creations and destructions spend no credit, so what is held of them has a bound of its own.
+    fn hold_control(&mut self, bytes: usize) -> Result<(), Broken> {
+        self.held_control_bytes += bytes as u64;
+        if self.held_control_bytes <= limits::REMOTE_CONTROL_BYTES {
+            return Ok(());
+        }
+        Err((
+            "control-held",
+            format!(
+                "creations and destructions of more than {} bytes came while the lease was lapsed",
+                limits::REMOTE_CONTROL_BYTES
+            ),
+        ))
+    }
+
     /// Goes on with what was held back while the lease was lapsed.
     pub(super) fn resume_inbound(&mut self, env: &mut E) {
+        self.held_control_bytes = 0;
         for (link, lane, bytes) in std::mem::take(&mut self.held_inbound) {
             self.on_inbound(env, link, lane, &bytes);
         }
@@ -140,6 +160,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 let reply = message.correlation.map(to);
                 self.admit_message(env, &key, message, frame, reply, credit);
             }
+            Record::ActorDestroy(_) | Record::ActorCreate(_) if self.is_remote_control_full() => {
+                self.refuse_remote_control(record, to)?;
+            }
             Record::ActorDestroy(destroy) => {
                 let key = self.key_of(crate::ids::ObjectKind::Actor, destroy.id)?;
                 let generation = destroy.fence.object_generation;
@@ -169,6 +192,28 @@ impl<E: Env<Mail = Mail>> Core<E> {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// More creations and destructions of other nodes are under way than this core takes.
+    fn refuse_remote_control(
+        &mut self,
+        record: &Record<'_>,
+        to: impl Fn(Correlation) -> ReplyTo,
+    ) -> Result<(), Broken> {
+        let (id, correlation) = match record {
+            Record::ActorCreate(create) => (create.id, create.correlation),
+            Record::ActorDestroy(destroy) => (destroy.id, destroy.correlation),
+            _ => return Ok(()),
+        };
+        let key = self.key_of(crate::ids::ObjectKind::Actor, id)?;
+        self.count(Counter::RemoteControlRefused, 1);
+        let status = Status::of_kind(ErrorKind::Unavailable, key.kind());
+        let text = format!(
+            "{key}: too many creations and destructions are under way at node {}",
+            self.shared.settings.rid
+        );
+        self.refuse(&key, Some(to(correlation)), status, &text);
         Ok(())
     }
 
@@ -203,8 +248,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.is_stopping() {
             self.free_credit(env, key.object_hash().low(), credit);
             let status = Status::of_kind(ErrorKind::ShuttingDown, key.kind());
-            let text = format!("node {} is shutting down", self.shared.settings.rid);
-            self.refuse(key, reply, status, &text);
+            let error = self.shutting_down();
+            self.refuse(key, reply, status, error.text());
             return;
         }
         if reply.is_some() && frame.remaining_ms == 0 {
@@ -233,6 +278,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             credit,
         };
         self.enqueue(index, queued);
+        env.reached(Failpoint::Admitted);
     }
 
     /// R2.5-6: no follow route leads on from here, so a stale message ends.

@@ -11,30 +11,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Core;
-use crate::env::{ConnId, Env};
+use super::inbound::Broken;
+use super::lanes::push_control;
+use crate::env::{ConnId, Env, Failpoint};
 use crate::ids::{FixedMap, NodeGeneration, NodeRid};
-use crate::limits;
 use crate::node::counters::Counter;
 use crate::node::operation::Mail;
 use crate::protocol::credit::{CreditReturn, CreditWindow, lane_share_bytes};
 use crate::protocol::peer::{
-    LaneLiveness, LinkId, LinkInfo, LivenessAction, PeerEffect, PeerEvent, Peers, announced_ms,
+    LaneLiveness, LaneLoss, LinkId, LinkInfo, PeerEffect, PeerEvent, Peers, announced_ms,
 };
 use crate::time::Nanos;
-use crate::transport::framing::FrameReader;
-use crate::wire::{self, Body, Control, CreditEntry, Frame, FrameParts, Record};
+use crate::transport::framing::{FrameLengthError, FrameReader};
+use crate::wire::{self, Body, Control, CreditEntry, Frame, FrameHeader, FrameParts, Record};
 
 /// Closed links a core remembers, for lanes that are handed over late.
 const CLOSED_LINKS_KEPT: usize = 1024;
 
 /// A stream this core owns.
 pub(super) struct Lane {
-    conn: ConnId,
+    pub(super) conn: ConnId,
     reader: FrameReader,
-    control: Vec<u8>,
-    frames: Vec<u8>,
-    liveness: LaneLiveness,
-    returns: CreditReturn,
+    pub(super) control: Vec<u8>,
+    pub(super) frames: Vec<u8>,
+    pub(super) liveness: LaneLiveness,
+    pub(super) returns: CreditReturn,
+    /// Too much waits for the peer to read: no credit goes back before then.
+    pub(super) credit_paused_until: Nanos,
+    /// Bytes given to the stream here, and those that waited on it when it came.
+    pub(super) written_bytes: u64,
+}
+
+/// The head of a frame breaks a rule.
+struct BadHead(Broken);
+
+impl From<FrameLengthError> for BadHead {
+    fn from(e: FrameLengthError) -> Self {
+        Self(("frame-length", e.to_string()))
+    }
 }
 
 /// A link as every core knows it.
@@ -42,6 +56,8 @@ pub(super) struct Link {
     pub(super) info: Arc<LinkInfo>,
     /// All lanes are attached.
     pub(super) is_up: bool,
+    /// The peer broke a rule: nothing more of it is looked at here.
+    pub(super) is_given_up: bool,
     /// This home core's share of the peer's credit, per lane it sends on.
     windows: BTreeMap<u16, CreditWindow>,
 }
@@ -49,7 +65,7 @@ pub(super) struct Link {
 /// All links of a core.
 #[derive(Default)]
 pub(super) struct Links {
-    lanes: BTreeMap<(LinkId, u16), Lane>,
+    pub(super) lanes: BTreeMap<(LinkId, u16), Lane>,
     lane_of: FixedMap<ConnId, (LinkId, u16)>,
     links: BTreeMap<LinkId, Link>,
     of_node: FixedMap<(NodeRid, NodeGeneration), LinkId>,
@@ -57,7 +73,7 @@ pub(super) struct Links {
     /// Frames for lanes whose stream is still on its way to this core.
     early_frames: BTreeMap<(LinkId, u16), Vec<u8>>,
     /// Lanes with something to send.
-    dirty: BTreeSet<(LinkId, u16)>,
+    pub(super) dirty: BTreeSet<(LinkId, u16)>,
 }
 
 impl Links {
@@ -103,11 +119,7 @@ impl Links {
 
     /// The next time a lane wants to be looked at.
     pub(super) fn next_deadline(&self) -> Nanos {
-        let due = |lane: &Lane| {
-            let returns = lane.returns.next_deadline().unwrap_or(Nanos::MAX);
-            lane.liveness.next_deadline().min(returns)
-        };
-        self.lanes.values().map(due).min().unwrap_or(Nanos::MAX)
+        self.lanes.values().map(Lane::next_deadline).min().unwrap_or(Nanos::MAX)
     }
 
     /// Drops what was not let out; a fenced node does this.
@@ -136,11 +148,13 @@ pub(super) struct Zero {
     pub(super) peers: Peers,
     events: VecDeque<PeerEvent>,
     is_stepping: bool,
+    pub(super) intents: super::intents::Intents,
 }
 
 impl Zero {
     pub(super) fn new(peers: Peers) -> Self {
-        Self { peers, events: VecDeque::new(), is_stepping: false }
+        let intents = super::intents::Intents::default();
+        Self { peers, events: VecDeque::new(), is_stepping: false, intents }
     }
 }
 
@@ -197,13 +211,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 let conn = env.dial(&endpoint);
                 self.step_peers(env, PeerEvent::Dialed { dial, conn });
             }
-            PeerEffect::Send { conn, mut frame } => env.write(conn, &mut frame),
+            PeerEffect::Send { conn, mut frame } => {
+                env.reached(Failpoint::HandshakeSend);
+                env.write(conn, &mut frame);
+            }
             PeerEffect::Close { conn, reason, detail } => {
                 tracing::debug!(reason = reason.counter(), detail, "a stream is closed");
                 self.count_close(reason.counter(), reason.is_violation());
                 env.close(conn, true);
             }
             PeerEffect::LinkAdmitted { link, info } => {
+                env.reached(Failpoint::LinkAdmitted);
                 self.broadcast(env, || Mail::LinkAdmitted { link, info: info.clone() });
             }
             PeerEffect::LaneReady { conn, link, lane, core, unread } => {
@@ -212,6 +230,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             PeerEffect::LinkUp { link, info } => {
                 tracing::info!(peer = %info.peer, lanes = info.lanes, "a link is up");
                 self.count(Counter::LinksUp, 1);
+                env.reached(Failpoint::LinkUp);
                 self.broadcast(env, || Mail::LinkUp { link });
             }
             PeerEffect::CloseLink { link, peer, reason, detail } => {
@@ -221,6 +240,9 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 self.broadcast(env, || Mail::LinkClose { link, reason: reason.clone() });
             }
             PeerEffect::LinkDown { .. } => self.count(Counter::LinksDown, 1),
+            PeerEffect::IntentInstalled { intent } | PeerEffect::IntentRemoved { intent } => {
+                self.on_intent_settled(intent);
+            }
             PeerEffect::NeedFailed { peer, reason, next_attempt_in } => {
                 let text: Arc<str> = match next_attempt_in {
                     Some(pause) => {
@@ -256,17 +278,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let share = lane_share_bytes(info.lane_window_bytes, cores, info.lanes);
         let windows = (0..info.lanes).map(|lane| (lane, CreditWindow::new(share))).collect();
         let max_frame_bytes = info.max_frame_bytes;
-        let granted = self.granted_share(&info);
+        let (granted, peer_cores) = (self.granted_share(&info), info.cores);
         let node = (info.peer.rid.clone(), info.peer.node_generation);
         self.links.of_node.insert(node, link);
-        self.links.links.insert(link, Link { info, is_up: false, windows });
+        self.links.links.insert(link, Link { info, is_up: false, is_given_up: false, windows });
         let early: Vec<u16> = self
             .links
             .lanes
             .range_mut((link, 0)..=(link, u16::MAX))
             .map(|((_, lane), state)| {
                 state.reader.set_max_bytes(max_frame_bytes);
-                state.returns = CreditReturn::new(granted);
+                state.returns = CreditReturn::new(granted, peer_cores);
                 *lane
             })
             .collect();
@@ -297,10 +319,20 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let liveness =
             LaneLiveness::new(settings.liveness_interval, settings.liveness_timeout, self.now);
         // Nothing is read, and so nothing counted, before the link's terms are known.
-        let granted = self.links.get(link).map_or(1, |l| self.granted_share(&l.info));
-        let returns = CreditReturn::new(granted);
+        let granted = |l: &Link| (self.granted_share(&l.info), l.info.cores);
+        let (share, cores) = self.links.get(link).map_or((1, 1), granted);
+        let returns = CreditReturn::new(share, cores);
         let frames = self.links.early_frames.remove(&(link, lane)).unwrap_or_default();
-        let state = Lane { conn, reader, control: Vec::new(), frames, liveness, returns };
+        let state = Lane {
+            conn,
+            reader,
+            control: Vec::new(),
+            frames,
+            liveness,
+            returns,
+            credit_paused_until: Nanos::ZERO,
+            written_bytes: env.unsent_bytes(conn) as u64,
+        };
         self.links.dirty.insert((link, lane));
         self.links.lanes.insert((link, lane), state);
         self.links.lane_of.insert(conn, (link, lane));
@@ -313,40 +345,54 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     pub(super) fn on_lane_bytes(&mut self, env: &mut E, link: LinkId, lane: u16, bytes: Vec<u8>) {
-        let now = self.now;
+        let (now, received) = (self.now, bytes.len());
         let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
-        state.liveness.on_received(now);
         state.reader.feed(bytes);
-        self.read_lane(env, link, lane);
+        let frames = self.read_lane(env, link, lane);
+        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
+        if frames > 0 {
+            state.liveness.on_received(now);
+        } else {
+            state.liveness.on_piece(received, now);
+        }
     }
 
-    /// Handles every whole frame a lane has. Nothing is read before the link's terms are known.
-    fn read_lane(&mut self, env: &mut E, link: LinkId, lane: u16) {
-        let Some(terms) = self.links.get(link) else { return };
+    /// Handles every whole frame a lane has, and tells how many. Nothing is read before the link's
+    /// terms are known.
+    fn read_lane(&mut self, env: &mut E, link: LinkId, lane: u16) -> usize {
+        let mut frames = 0;
+        let Some(terms) = self.links.get(link) else { return frames };
         let max = terms.info.max_frame_bytes;
-        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return };
+        let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { return frames };
         let mut reader = std::mem::replace(&mut state.reader, FrameReader::new(max));
         loop {
-            let bytes = match reader.next_frame() {
+            // A bad header of a long frame is noticed before the frame has come.
+            let check = |header: &[u8]| match FrameHeader::decode(header, max) {
+                Ok(_) => Ok(()),
+                Err(e) => Err(BadHead((e.rule.name(), e.to_string()))),
+            };
+            let bytes = match reader.next_checked_frame(check) {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => break,
-                Err(e) => {
-                    self.violation(env, link, lane, "frame-length", &e.to_string());
-                    return;
+                Err(BadHead((rule, text))) => {
+                    self.violation(env, link, lane, rule, &text);
+                    return frames;
                 }
             };
+            frames += 1;
             self.count(Counter::FramesIn, 1);
             if let Err((rule, text)) = self.on_frame(env, link, lane, bytes) {
                 self.violation(env, link, lane, rule, &text);
-                return;
+                return frames;
             }
             if !self.links.lanes.contains_key(&(link, lane)) {
-                return;
+                return frames;
             }
         }
         if let Some(state) = self.links.lanes.get_mut(&(link, lane)) {
             state.reader = reader;
         }
+        frames
     }
 
     fn on_frame(
@@ -380,7 +426,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
                 if record.command().spends_credit()
                     && let Some(state) = self.links.lanes.get_mut(&(link, lane))
                 {
-                    state.returns.received(frame.object_hash, bytes.len() as u64);
+                    let received = state.returns.received(frame.object_hash, bytes.len() as u64);
+                    received.map_err(|e| ("credit-overspent", e.to_string()))?;
                 }
                 let home = (frame.object_hash % u64::from(self.shared.settings.cores)) as u16;
                 if home == self.index {
@@ -395,13 +442,26 @@ impl<E: Env<Mail = Mail>> Core<E> {
 
     /// A frame that another core read for this home core.
     pub(super) fn on_inbound(&mut self, env: &mut E, link: LinkId, lane: u16, bytes: &[u8]) {
-        let Some(state) = self.links.get(link) else { return };
+        let Some(state) = self.links.get(link).filter(|state| !state.is_given_up) else { return };
         // The reading core has decoded it before; only what it means can still be wrong.
         let Ok(frame) = Frame::decode(bytes, state.info.max_frame_bytes) else { return };
-        if let Err((rule, text)) = self.on_record(env, link, lane, bytes, &frame) {
-            self.count_close(rule, true);
-            self.mail_core_zero(env, Mail::LaneLost { link, lane, reason: text });
+        if let Err(broken) = self.on_record(env, link, lane, bytes, &frame) {
+            self.give_link_up(env, link, lane, broken);
         }
+    }
+
+    /// A rule was broken in what another core read: that core is told, by way of core 0, and
+    /// nothing more of the link is looked at here meanwhile.
+    pub(super) fn give_link_up(&mut self, env: &mut E, link: LinkId, lane: u16, broken: Broken) {
+        let Some(state) = self.links.links.get_mut(&link) else { return };
+        if std::mem::replace(&mut state.is_given_up, true) {
+            return;
+        }
+        let (rule, text) = broken;
+        tracing::warn!(rule, text, "a peer broke the protocol; its link is closed");
+        self.count_close(rule, true);
+        let reason = format!("{rule}: {text}");
+        self.mail_core_zero(env, Mail::LaneLost { link, lane, loss: LaneLoss::Violation, reason });
     }
 
     fn on_control(
@@ -498,38 +558,24 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.links.dirty.insert((link, lane));
     }
 
-    /// Looks at the liveness of every lane whose time has come.
-    pub(super) fn poll_liveness(&mut self, env: &mut E) {
-        let now = self.now;
-        let mut lost = Vec::new();
-        for ((link, lane), state) in &mut self.links.lanes {
-            match state.liveness.poll(now) {
-                None => {}
-                Some(LivenessAction::Probe(probe_id)) => {
-                    let probe = Record::LivenessProbe(wire::Liveness { probe_id });
-                    push_control(&mut state.control, *lane, Body::Record(probe));
-                    self.links.dirty.insert((*link, *lane));
-                }
-                Some(LivenessAction::Lost { silence }) => lost.push((*link, *lane, silence)),
-            }
-        }
-        for (link, lane, silence) in lost {
-            let reason = format!("nothing was received for {silence:?}");
-            self.lose_lane(env, link, lane, reason);
-        }
-    }
-
     /// The peer broke the protocol on a lane.
     fn violation(&mut self, env: &mut E, link: LinkId, lane: u16, rule: &'static str, text: &str) {
         tracing::warn!(rule, text, "a peer broke the protocol; its link is closed");
         self.count_close(rule, true);
-        self.lose_lane(env, link, lane, format!("{rule}: {text}"));
+        self.lose_lane(env, link, lane, LaneLoss::Violation, format!("{rule}: {text}"));
     }
 
     /// Closes a lane's stream and tells core 0, which closes the link.
-    pub(super) fn lose_lane(&mut self, env: &mut E, link: LinkId, lane: u16, reason: String) {
+    pub(super) fn lose_lane(
+        &mut self,
+        env: &mut E,
+        link: LinkId,
+        lane: u16,
+        loss: LaneLoss,
+        reason: String,
+    ) {
         self.drop_lane(env, link, lane);
-        self.mail_core_zero(env, Mail::LaneLost { link, lane, reason });
+        self.mail_core_zero(env, Mail::LaneLost { link, lane, loss, reason });
         // The stream is gone already: nothing of it can be read any more.
         self.mail_core_zero(env, Mail::LaneClosed { link, lane });
     }
@@ -635,34 +681,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
             self.links.dirty.insert((link, lane));
         }
     }
-
-    /// Submits what lanes have: control always, frames while the lease stands.
-    pub(super) fn flush_lanes(&mut self, env: &mut E, is_alive: bool) {
-        let mut kept = BTreeSet::new();
-        for (link, lane) in std::mem::take(&mut self.links.dirty) {
-            let Some(state) = self.links.lanes.get_mut(&(link, lane)) else { continue };
-            if state.returns.is_due(self.now) {
-                let mut entries = Vec::new();
-                state.returns.take(limits::CREDIT_ENTRIES_PER_FRAME, &mut entries);
-                push_credit(&mut state.control, lane, &entries);
-            }
-            if state.returns.next_deadline().is_some() {
-                kept.insert((link, lane));
-            }
-            if !state.control.is_empty() {
-                env.write(state.conn, &mut state.control);
-            }
-            if state.frames.is_empty() {
-                continue;
-            }
-            if is_alive {
-                env.write(state.conn, &mut state.frames);
-            } else {
-                kept.insert((link, lane));
-            }
-        }
-        self.links.dirty = kept;
-    }
 }
 
 /// How many whole frames an outgoing buffer holds.
@@ -674,24 +692,4 @@ fn frames_in(mut bytes: &[u8]) -> u64 {
         frames += 1;
     }
     frames
-}
-
-/// Appends a control frame of a lane. Its fields are our own, so it always encodes.
-fn push_control(out: &mut Vec<u8>, lane: u16, body: Body<'_>) {
-    let encoded = FrameParts::link(lane, body).encode(out, limits::MIN_MAX_FRAME_BYTES);
-    debug_assert!(encoded.is_ok(), "control frames are well formed: {encoded:?}");
-}
-
-/// Appends a credit record for `entries`.
-fn push_credit(out: &mut Vec<u8>, lane: u16, entries: &[(u64, u64)]) {
-    let entries: Vec<CreditEntry> = entries
-        .iter()
-        .map(|(object_hash, bytes)| CreditEntry {
-            object_hash: *object_hash,
-            bytes: u32::try_from(*bytes).unwrap_or(u32::MAX),
-        })
-        .collect();
-    if let Ok(credit) = wire::Credit::new(&entries) {
-        push_control(out, lane, Body::Control(Control::Credit(credit)));
-    }
 }

@@ -4,11 +4,14 @@
 //! The loop: what happened (completions, mail, frames) → turns → what turns answered and sent →
 //! timers → submit. The clock is read before the turns and once more before anything leaves.
 
+mod callers;
 mod creation;
 mod destroy;
 mod directory;
 mod frames;
 mod inbound;
+mod intents;
+mod lanes;
 mod links;
 mod objects;
 mod planted;
@@ -23,7 +26,7 @@ use slab::Slab;
 use super::Shared;
 use super::counters::Counter;
 use super::operation::{Mail, NodeSeen};
-use crate::env::{Env, Event, Planted};
+use crate::env::{Env, Event, Failpoint, Planted};
 use crate::exec::cells::Cells;
 use crate::exec::wheel::{TimerHandle, Wheel};
 use crate::ids::{
@@ -34,7 +37,7 @@ use crate::limits;
 use crate::object::{Outbox, Payload};
 use crate::protocol::create;
 use crate::protocol::credit::CreditWindow;
-use crate::protocol::peer::{IntentId, LinkId, PeerEvent, Peers};
+use crate::protocol::peer::{LaneLoss, LinkId, PeerEvent, Peers};
 use crate::protocol::request::Requests;
 use crate::protocol::resolve::{Event as ResolveEvent, Resolver};
 use crate::route::{Resolution, RouteLifetimes, SharedRouteCache};
@@ -82,6 +85,8 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     now: Nanos,
     /// Whether the lease stood then.
     is_alive: bool,
+    /// The admission deadline of the lease as it was looked at last; zero when it does not stand.
+    acts_until: Nanos,
     events: Vec<Event<Mail>>,
 
     counters: CounterBlock,
@@ -104,6 +109,8 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
 
     links: Links,
     held_inbound: VecDeque<(LinkId, u16, Vec<u8>)>,
+    /// Bytes of creations and destructions that were held since the lease lapsed.
+    held_control_bytes: u64,
     zero: Option<Zero>,
     scan: NodeScan,
     has_intents: bool,
@@ -115,6 +122,8 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     wheel: Wheel,
     timers: Slab<Timer>,
     phase: Phase,
+    /// Why the lifecycle is over for good (R5-16).
+    fenced: Option<Arc<str>>,
     stopped: Vec<super::oneshot::Settler<()>>,
     planted_unavailable: BTreeSet<ObjectKey>,
     planted_resubmit: Vec<(LinkId, ObjectKey, Payload)>,
@@ -164,6 +173,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             index,
             now,
             is_alive: env.lease().is_alive(now),
+            acts_until: env.lease().admission_deadline,
             events: Vec::new(),
             counters,
             routes: SharedRouteCache::over(shard, settings.lifetimes),
@@ -185,6 +195,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             local_credit_returned: false,
             links: Links::default(),
             held_inbound: VecDeque::new(),
+            held_control_bytes: 0,
             zero: peers.map(Zero::new),
             scan: NodeScan::default(),
             has_intents: false,
@@ -194,6 +205,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             wheel: Wheel::new(now),
             timers: Slab::new(),
             phase: Phase::Running,
+            fenced: None,
             stopped: Vec::new(),
             planted_unavailable: BTreeSet::new(),
             planted_resubmit: Vec::new(),
@@ -213,18 +225,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         self.events = events;
         self.run_timers(env);
-        if self.is_alive || env.planted(Planted::AnswerAfterLease) {
-            self.run_turns(env);
-        }
+        self.run_turns(env);
         self.pump_waiting_for_local_credit(env);
         // R5-16: a stop anywhere above may have outlasted the lease; what leaves from here on is
         // decided by a clock that was read after it.
         self.look_at_lease(env);
-        let lets_out = self.is_alive || env.planted(Planted::AnswerAfterLease);
-        if lets_out {
+        if self.is_alive || env.planted(Planted::AnswerAfterLease) {
             self.let_out(env);
         }
         self.step_shutdown(env);
+        env.reached(Failpoint::FramesReady);
+        let lets_out = self.may_act(env);
         self.flush_lanes(env, lets_out);
         if self.phase == Phase::Ended {
             return None;
@@ -261,9 +272,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         if self.zero.is_none() || std::mem::replace(&mut self.has_intents, true) {
             return;
         }
-        let endpoints = self.shared.settings.peers.clone();
-        for (intent, endpoint) in (0..).map(IntentId).zip(endpoints) {
-            self.step_peers(env, PeerEvent::Intent { intent, endpoint });
+        for endpoint in self.shared.settings.peers.clone() {
+            self.install_intent(env, endpoint);
         }
     }
 
@@ -289,11 +299,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
     fn look_at_lease(&mut self, env: &mut E) {
         self.now = env.now();
         self.routes.beat(self.now);
-        let is_alive = env.lease().is_alive(self.now);
+        let lease = env.lease();
+        let is_alive = lease.is_alive(self.now);
         let was_alive = std::mem::replace(&mut self.is_alive, is_alive);
+        let acts_until = if is_alive { lease.admission_deadline } else { Nanos::ZERO };
+        let seen_until = std::mem::replace(&mut self.acts_until, acts_until);
         if was_alive && !is_alive {
             tracing::warn!(rid = %self.shared.settings.rid, "the own lease has lapsed; nothing is admitted, run or answered");
             self.count(Counter::LeaseLapses, 1);
+        } else if was_alive && seen_until <= self.now {
+            // It may have lapsed and been taken again while this core was stopped.
+            self.drop_unbegun_factories(env);
         } else if !was_alive && is_alive {
             self.drop_unbegun_factories(env);
             self.resume_inbound(env);
@@ -301,19 +317,34 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
     }
 
+    /// Whether the node may still act as an owner, by a clock that is read now and the lease that
+    /// was seen last: one that lapsed and stands again has to be looked at first.
+    fn may_act(&mut self, env: &mut E) -> bool {
+        self.now = env.now();
+        self.now < self.acts_until || env.planted(Planted::AnswerAfterLease)
+    }
+
     fn on_event(&mut self, env: &mut E, event: Event<Mail>) {
         match event {
             Event::Mail(mail) => self.on_mail(env, mail),
             Event::Store { token, answer } => self.on_store_answer(env, token, answer),
-            Event::Accepted { conn } => self.step_peers(env, PeerEvent::Accepted { conn }),
-            Event::Connected { conn } => self.step_peers(env, PeerEvent::Connected { conn }),
+            Event::Accepted { conn } => {
+                env.reached(Failpoint::HandshakeAccepted);
+                self.step_peers(env, PeerEvent::Accepted { conn });
+            }
+            Event::Connected { conn } => {
+                env.reached(Failpoint::HandshakeConnected);
+                self.step_peers(env, PeerEvent::Connected { conn });
+            }
             Event::Adopted { conn, tag, unread } => self.on_adopted(env, conn, tag, unread),
             Event::Received { conn, bytes } => match self.lane_of(conn) {
                 Some((link, lane)) => self.on_lane_bytes(env, link, lane, bytes),
                 None => self.step_peers(env, PeerEvent::Received { conn, bytes }),
             },
             Event::Closed { conn, reason } => match self.lane_of(conn) {
-                Some((link, lane)) => self.lose_lane(env, link, lane, reason.to_string()),
+                Some((link, lane)) => {
+                    self.lose_lane(env, link, lane, LaneLoss::Stream, reason.to_string());
+                }
                 None => self.step_peers(env, PeerEvent::Closed { conn, reason }),
             },
         }
@@ -329,7 +360,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::Inbound { link, lane, bytes } => self.on_inbound(env, link, lane, &bytes),
             Mail::CreditReturned { link, lane, object, bytes } => {
                 if let Err(text) = self.on_credit_returned(link, lane, object, bytes) {
-                    self.mail_core_zero(env, Mail::LaneLost { link, lane, reason: text });
+                    self.give_link_up(env, link, lane, ("credit-not-spent", text));
                 }
                 self.pump_waiting_for_credit(env, link, lane);
             }
@@ -345,8 +376,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::LinkAdmitted { link, info } => self.on_link_admitted(env, link, info),
             Mail::LinkUp { link } => self.on_link_up(env, link),
             Mail::LinkClose { link, reason } => self.on_link_close(env, link, &reason),
-            Mail::LaneLost { link, lane, reason } => {
-                self.step_peers(env, PeerEvent::LaneLost { link, lane, reason });
+            Mail::LaneLost { link, lane, loss, reason } => {
+                self.step_peers(env, PeerEvent::LaneLost { link, lane, loss, reason });
             }
             Mail::LaneClosed { link, lane } => {
                 self.step_peers(env, PeerEvent::LaneClosed { link, lane });
@@ -372,6 +403,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             Mail::Create(call) => self.on_create(env, *call),
             Mail::Resolve { key, timeout, slot } => self.on_resolve(env, key, timeout, slot),
             Mail::Find { key, timeout, slot } => self.start_find(env, key, timeout, slot),
+            Mail::ChangePeer(change) => self.on_change_peer(env, *change),
+            Mail::ListPeers { slot } => self.on_list_peers(&slot),
             Mail::Configure(lifetimes) => self.on_configure(env, lifetimes),
             Mail::Shutdown { deadline_in, slot } => self.begin_shutdown(env, deadline_in, slot),
             Mail::Stop => self.stop_at_once(env),

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::Core;
-use crate::env::{Env, Planted};
+use crate::env::{Env, Failpoint, Planted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::cell::Blocks;
 use crate::exec::cells::{Cells, Polled};
 use crate::ids::{AuthorityOwnerGeneration, FixedMap, ObjectGeneration, ObjectKey, StoreVersion};
+use crate::limits;
 use crate::node::counters::Counter;
 use crate::node::operation::{Body as OpBody, CreditOf, Mail, Operation, Queued, ReplyTo, Waiter};
 use crate::object::{
@@ -88,6 +89,8 @@ pub(super) struct Objects {
     unbegun: BTreeSet<u64>,
     outbox: Rc<Outbox>,
     answers: VecDeque<Answer>,
+    /// Bytes of payload among them.
+    answer_bytes: usize,
     operations: VecDeque<Operation>,
     scratch: Vec<OutboxItem>,
 }
@@ -103,6 +106,7 @@ impl Objects {
             unbegun: BTreeSet::new(),
             outbox: Rc::new(outbox),
             answers: VecDeque::new(),
+            answer_bytes: 0,
             operations: VecDeque::new(),
             scratch: Vec::new(),
         }
@@ -116,12 +120,14 @@ impl Objects {
         self.objects.len()
     }
 
+    /// Whether a turn could be started or resumed now.
+    fn has_turns(&self) -> bool {
+        !self.runnable.is_empty() || !self.ready_cells.is_empty()
+    }
+
     /// Whether a turn could be started or resumed now, or something let out.
     pub(super) fn has_work(&self) -> bool {
-        !self.runnable.is_empty()
-            || !self.ready_cells.is_empty()
-            || !self.answers.is_empty()
-            || !self.operations.is_empty()
+        self.has_turns() || !self.answers.is_empty() || !self.operations.is_empty()
     }
 
     /// Whether anything runs, waits or has not been let out.
@@ -209,6 +215,7 @@ impl Objects {
     pub(super) fn drop_withheld(&mut self) -> usize {
         let dropped = self.answers.len() + self.operations.len();
         self.answers.clear();
+        self.answer_bytes = 0;
         self.operations.clear();
         dropped
     }
@@ -235,9 +242,17 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.objects.schedule(index);
     }
 
-    /// Runs turns: first those that were woken, then new ones, bounded.
+    /// Runs turns: first those that were woken, then new ones, bounded, by what they answer too: what
+    /// waits for a peer is looked at once in a round. The clock is read before each: a stop in any of
+    /// them may outlast the lease, and then the next does not begin (R5-16).
     pub(super) fn run_turns(&mut self, env: &mut E) {
         for _ in 0..TURNS_PER_ROUND {
+            if self.objects.answer_bytes >= limits::ROUND_ANSWER_BYTES
+                || !self.objects.has_turns()
+                || !self.may_act(env)
+            {
+                break;
+            }
             if let Some(cell) = self.objects.ready_cells.pop_front() {
                 self.poll_cell(env, cell);
             } else if let Some(index) = self.objects.runnable.pop_front() {
@@ -325,6 +340,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         match used {
             CellUse::Turn { object, reply, generation } => {
                 self.end_turn(env, object, reply, generation, output);
+                env.reached(Failpoint::TurnDone);
             }
             CellUse::Factory { key, call } => {
                 let made = match output {
@@ -422,12 +438,16 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     fn push_answer(&mut self, key: &ObjectKey, to: ReplyTo, end: Answered) {
+        let content = end.as_ref().ok().and_then(Option::as_ref);
+        self.objects.answer_bytes += content.map_or(0, Content::part_len);
         self.objects.answers.push_back(Answer { key: key.clone(), to, end });
     }
 
     /// Lets out what turns answered and sent. The caller has just seen the lease alive.
     pub(super) fn let_out(&mut self, env: &mut E) {
+        self.objects.answer_bytes = 0;
         while let Some(Answer { key, to, end }) = self.objects.answers.pop_front() {
+            env.reached(Failpoint::ReplyLetOut);
             if env.planted(Planted::DoubleReply) {
                 let end = in_bytes(&key, end);
                 self.send_answer(env, &key, to.clone(), end.clone().map(in_content));

@@ -5,6 +5,7 @@
 //! every object is closed and its authority row deleted, what is still pending ends with
 //! ShuttingDown, and the core says that it is done. The links stay until all cores are done.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Core;
@@ -47,8 +48,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
         self.phase != Phase::Running
     }
 
-    fn shutting_down(&self) -> Error {
-        let text = format!("node {} is shutting down", self.shared.settings.rid);
+    /// What callers are told from now on.
+    pub(super) fn shutting_down(&self) -> Error {
+        let rid = &self.shared.settings.rid;
+        let text = match &self.fenced {
+            None => format!("node {rid} is shutting down"),
+            Some(reason) => format!("node {rid} is fenced: {reason}"),
+        };
         Error::new(ErrorKind::ShuttingDown, text)
     }
 
@@ -135,10 +141,13 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     /// R5-16: the lease is lost for good. What was withheld is dropped, objects are closed without
-    /// a word to the Store, and the node takes nothing in any more.
-    pub(super) fn on_fenced(&mut self, env: &mut E, reason: &str) {
-        tracing::error!(rid = %self.shared.settings.rid, reason, "the node is fenced: its lifecycle is over");
-        self.is_alive = false;
+    /// a word to the Store, and the node takes nothing in any more. Its links are closed, so that
+    /// whoever waits for an answer learns that none comes.
+    pub(super) fn on_fenced(&mut self, env: &mut E, reason: &Arc<str>) {
+        tracing::error!(rid = %self.shared.settings.rid, reason = %reason, "the node is fenced: its lifecycle is over");
+        self.count(Counter::Fenced, u64::from(self.index == 0));
+        self.fenced = Some(reason.clone());
+        (self.is_alive, self.acts_until) = (false, Nanos::ZERO);
         self.phase = Phase::Draining { until: self.now };
         let mut dropped = self.objects.drop_withheld() as u64;
         dropped += self.held_inbound.len() as u64;
@@ -153,6 +162,10 @@ impl<E: Env<Mail = Mail>> Core<E> {
         }
         self.objects.drop_withheld();
         self.finish(env);
+        if self.index == 0 {
+            env.stop_listening();
+        }
+        self.step_peers(env, PeerEvent::Shutdown);
     }
 
     /// Tells the peers the two durations (R0-7), and whether this lifecycle ends, so that they

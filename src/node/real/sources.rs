@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use chacha20::ChaCha12Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
+use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::Error;
@@ -18,6 +19,11 @@ use crate::exec::idle::runnable_threads;
 pub(crate) fn random_words<const N: usize>() -> Result<[u64; N], Error> {
     let mut source = RandomSource::new()?;
     Ok(std::array::from_fn(|_| source.next()))
+}
+
+/// Descriptors this process may have open.
+pub(crate) fn max_descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Random words of a generator that a core has for itself: ChaCha with twelve rounds, under a key

@@ -44,6 +44,11 @@
 //! finds another version and its object is discarded. A Creating row of this very lifecycle whose
 //! attempt does not run here (a commit that landed after it was given up) is deleted by whoever meets it.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::MACHINE;
 mod attempt;
 mod memory;
 mod words;
@@ -182,6 +187,8 @@ impl Creator {
     /// Takes one event and appends what is to be done. An answer to a call that is not waited for
     /// any more changes nothing, except that an object it built is discarded.
     pub fn handle(&mut self, event: Event, now: Nanos, out: &mut Vec<Effect>) {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(&event);
         match event {
             Event::Create { key, caller, type_name, deadline, attempt, local } => {
                 let caller = Caller { token: caller, deadline, type_name, attempt };

@@ -118,6 +118,10 @@ pub struct PeerConfig {
     pub message_follow_duration: Duration,
     /// Where others can dial this node, as text, if it says so.
     pub advertised: Option<String>,
+    /// How long a handshake may take, from dial or accept to the last lane.
+    pub handshake_timeout: Duration,
+    /// Accepted streams that may be without a proof at once.
+    pub half_open_limit: usize,
 }
 
 macro_rules! token {
@@ -188,6 +192,35 @@ impl LinkInfo {
     }
 }
 
+/// What a lane's core lost a lane by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LaneLoss {
+    /// The stream ended or failed.
+    Stream,
+    /// Nothing was received for the liveness timeout.
+    Silent,
+    /// The peer took nothing of what was sent for the liveness timeout.
+    NotRead,
+    /// More was unsent than a lane may hold.
+    Unsent,
+    /// The peer broke a rule, which is counted under its own name.
+    Violation,
+}
+
+impl LaneLoss {
+    /// Why the link is closed for it.
+    #[must_use]
+    pub const fn reason(self) -> PeerCloseReason {
+        match self {
+            Self::Stream => PeerCloseReason::LaneLost,
+            Self::Silent => PeerCloseReason::LaneSilent,
+            Self::NotRead => PeerCloseReason::LaneNotRead,
+            Self::Unsent => PeerCloseReason::LaneUnsent,
+            Self::Violation => PeerCloseReason::RuleBroken,
+        }
+    }
+}
+
 /// Something that happened, for [`Peers::step`](super::Peers::step).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PeerEvent {
@@ -230,6 +263,8 @@ pub enum PeerEvent {
         link: LinkId,
         /// The lane.
         lane: u16,
+        /// What kind of loss it is.
+        loss: LaneLoss,
         /// Why, as a sentence.
         reason: String,
     },
@@ -386,6 +421,17 @@ pub enum PeerEffect {
         /// When the node will be dialled again, if somebody still needs it then.
         next_attempt_in: Option<Duration>,
     },
+    /// An intent points to this endpoint from here on: nothing of an old connection of it is left
+    /// (R2.3-3).
+    IntentInstalled {
+        /// Which.
+        intent: IntentId,
+    },
+    /// An intent is gone, and the connection that was made for it is closed.
+    IntentRemoved {
+        /// Which.
+        intent: IntentId,
+    },
     /// Give a [`PeerEvent::Tick`] at this time. The last one counts; [`Nanos::MAX`]: none needed.
     Wake(Nanos),
 }
@@ -418,7 +464,7 @@ macro_rules! close_reasons {
 }
 
 close_reasons! {
-    /// The handshake took longer than `HANDSHAKE_TIMEOUT`.
+    /// The handshake took longer than the handshake timeout.
     HandshakeTimeout = "peer_handshake_timeout", false;
     /// Too many handshakes were half done; this one was the oldest.
     HandshakeCrowded = "peer_handshake_crowded", false;
@@ -468,8 +514,16 @@ close_reasons! {
     DialFailed = "peer_dial_failed", false;
     /// The stream ended during the handshake.
     StreamLost = "peer_handshake_stream_lost", false;
-    /// A lane of the link was lost, and the link with it.
+    /// The stream of a lane ended or failed, and the link with it.
     LaneLost = "peer_lane_lost", false;
+    /// Nothing was received on a lane for the liveness timeout.
+    LaneSilent = "peer_lane_silent", false;
+    /// The peer took nothing of what a lane had to send for the liveness timeout.
+    LaneNotRead = "peer_lane_not_read", false;
+    /// The peer reads a lane so slowly that more was unsent than a lane may hold.
+    LaneUnsent = "peer_lane_unsent", false;
+    /// The peer broke a rule on a lane. The rule is counted under its own name, and as a violation.
+    RuleBroken = "peer_rule_broken", false;
     /// A later lifecycle of the peer takes the link's place.
     Replaced = "peer_replaced", false;
     /// The peer has lost the link and connects anew.

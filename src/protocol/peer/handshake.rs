@@ -11,7 +11,6 @@ use super::proof::Label;
 use super::{Peers, Timer, Turn};
 use crate::env::{CloseReason, ConnId, Endpoint};
 use crate::ids::NodeRid;
-use crate::limits::{HANDSHAKE_TIMEOUT, MAX_HALF_OPEN_HANDSHAKES};
 use crate::time::Nanos;
 use crate::wire::{Admit, LinkGrant, RejectReason};
 
@@ -38,11 +37,11 @@ pub(super) struct Incoming {
     /// Its place in `half_open`.
     order: u64,
     deadline: Nanos,
-    stage: IncomingStage,
+    pub(super) stage: IncomingStage,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum IncomingStage {
+pub(super) enum IncomingStage {
     /// Nothing came yet.
     Silent,
     /// Hello answered; the peer's proof is awaited. `saw` is the link that stood then.
@@ -97,10 +96,6 @@ impl Attempt {
     }
 }
 
-pub(super) fn timed_out() -> String {
-    format!("the handshake was not over after {} s", HANDSHAKE_TIMEOUT.as_secs())
-}
-
 impl Peers {
     pub(super) fn on_accepted(&mut self, conn: ConnId, turn: &mut Turn<'_>) {
         if self.shutting_down {
@@ -108,14 +103,15 @@ impl Peers {
             turn.out.push(PeerEffect::Close { conn, reason: R::ShuttingDown, detail });
             return;
         }
-        if self.half_open.len() >= MAX_HALF_OPEN_HANDSHAKES
+        let limit = self.config.half_open_limit;
+        if self.half_open.len() >= limit
             && let Some((_, oldest)) = self.half_open.pop_first()
         {
-            let detail = format!("{MAX_HALF_OPEN_HANDSHAKES} later handshakes are half done");
+            let detail = format!("{limit} later handshakes are half done");
             self.end_conn(oldest, R::HandshakeCrowded, detail, true, turn);
         }
         let order = self.next_serial();
-        let deadline = turn.now + HANDSHAKE_TIMEOUT;
+        let deadline = turn.now + self.config.handshake_timeout;
         self.half_open.insert(order, conn);
         self.arm(deadline, Timer::Incoming(conn));
         let incoming = Incoming { order, deadline, stage: IncomingStage::Silent };
@@ -131,7 +127,7 @@ impl Peers {
         turn: &mut Turn<'_>,
     ) -> DialToken {
         let dial = DialToken(self.next_serial());
-        let deadline = turn.now + HANDSHAKE_TIMEOUT;
+        let deadline = turn.now + self.config.handshake_timeout;
         self.arm(deadline, Timer::Attempt(dial));
         turn.out.push(PeerEffect::Dial { dial, endpoint: endpoint.clone() });
         let stage = AttemptStage::Dialing;

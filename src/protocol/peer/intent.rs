@@ -3,7 +3,7 @@
 //! that say who must answer at them (R2.3-2).
 
 use super::event::{
-    DialToken, IntentId, LinkId, PeerCloseReason as R, PeerDescriptor, PeerIdentity,
+    DialToken, IntentId, LinkId, PeerCloseReason as R, PeerDescriptor, PeerEffect, PeerIdentity,
     check_endpoint_secrecy,
 };
 use super::handshake::{Target, wrong_identity};
@@ -42,6 +42,8 @@ pub struct IntentView<'a> {
     pub endpoint: &'a Endpoint,
     /// Where it will point once the old connection is closed.
     pub next_endpoint: Option<&'a Endpoint>,
+    /// Whether it ends once its connection is closed.
+    pub is_ending: bool,
     /// Who answered there last and proved it.
     pub peer: Option<&'a NodeRid>,
     /// How far it is.
@@ -79,6 +81,7 @@ impl Peers {
                 Then::Move(endpoint) => Some(endpoint),
                 Then::Stay | Then::End => None,
             },
+            is_ending: i.then == Then::End,
             peer: i.peer.as_ref(),
             state: &i.state,
             last_failure: &i.last_failure,
@@ -141,6 +144,7 @@ impl Peers {
         };
         self.intents.insert(id, intent);
         self.dial_intent(id, turn);
+        turn.out.push(PeerEffect::IntentInstalled { intent: id });
     }
 
     /// The old connection of an intent was seen closed: what was to come next comes.
@@ -151,6 +155,7 @@ impl Peers {
             Then::Move(endpoint) => self.install_intent(id, endpoint, turn),
             Then::End => {
                 self.intents.remove(&id);
+                turn.out.push(PeerEffect::IntentRemoved { intent: id });
             }
         }
     }

@@ -3,8 +3,11 @@
 //!
 //! *Words.* A **probe** (record 5) carries a fresh id and is answered by an **ack** (record 6);
 //! while the answering node's lease is alive, also by **lease renewed** (link control 9) with the
-//! same id. Any byte received is a sign of life. **Silence** of a whole timeout loses the lane,
-//! and with it the link.
+//! same id. A whole frame is a sign of life, whatever it is, and so is a good piece of one
+//! ([`LIVENESS_PIECE_BYTES`]): a large frame on a slow way is no silence, a byte now and then is.
+//! **Silence** of a whole timeout loses the lane,
+//! and with it the link. So does a peer that **reads** nothing for that long while something is
+//! there for it: what it sends meanwhile is no excuse.
 //!
 //! *Lease deadlines.* The time left that a peer states is counted from when the probe it answers
 //! was sent here: the peer read its clock later than that, so the deadline noted here is never
@@ -19,6 +22,7 @@ use std::time::Duration;
 
 use crate::env::LeaseView;
 use crate::ids::OwnerLeaseGeneration;
+use crate::limits::LIVENESS_PIECE_BYTES;
 use crate::time::Nanos;
 
 /// Probes whose send time is kept. Answers to older ones are ignored.
@@ -33,6 +37,11 @@ pub enum LivenessAction {
     Lost {
         /// How long.
         silence: Duration,
+    },
+    /// The peer took nothing of what waits for it for this long: report the lane lost. Said once.
+    NotRead {
+        /// How long.
+        stall: Duration,
     },
 }
 
@@ -51,10 +60,16 @@ pub struct LaneLiveness {
     interval: Duration,
     timeout: Duration,
     heard_at: Nanos,
+    /// Bytes since then that made no whole frame and no piece worth counting.
+    trickled_bytes: usize,
     next_probe_at: Nanos,
     last_probe: u64,
     /// Probes sent and when, oldest first.
     sent: VecDeque<(u64, Nanos)>,
+    /// Bytes the peer's side had taken when it was looked last.
+    taken_bytes: u64,
+    /// Something waits for the peer, and since when it has taken none of it.
+    stalled_since: Option<Nanos>,
     lost: bool,
 }
 
@@ -67,16 +82,39 @@ impl LaneLiveness {
             interval,
             timeout,
             heard_at: now,
+            trickled_bytes: 0,
             next_probe_at: now,
             last_probe: 0,
             sent: VecDeque::with_capacity(PROBES_KEPT),
+            taken_bytes: 0,
+            stalled_since: None,
             lost: false,
         }
     }
 
-    /// At least one byte came in on the lane, whatever it was.
+    /// A whole frame came in on the lane, whatever it was.
     pub fn on_received(&mut self, now: Nanos) {
         self.heard_at = self.heard_at.max(now);
+        self.trickled_bytes = 0;
+    }
+
+    /// So many bytes of a frame came in that is not whole yet.
+    pub fn on_piece(&mut self, bytes: usize, now: Nanos) {
+        self.trickled_bytes = self.trickled_bytes.saturating_add(bytes);
+        if self.trickled_bytes >= LIVENESS_PIECE_BYTES {
+            self.on_received(now);
+        }
+    }
+
+    /// Of all that was written to the lane so far the kernel has taken `taken_bytes`, and
+    /// `unsent_bytes` wait. Said before every [`LaneLiveness::poll`].
+    pub fn on_sent(&mut self, taken_bytes: u64, unsent_bytes: usize, now: Nanos) {
+        let moved = std::mem::replace(&mut self.taken_bytes, taken_bytes) != taken_bytes;
+        self.stalled_since = match self.stalled_since {
+            _ if unsent_bytes == 0 => None,
+            Some(since) if !moved => Some(since),
+            _ => Some(now),
+        };
     }
 
     /// Control record 9 came in. `None` for a probe this lane did not send or has forgotten, and
@@ -111,6 +149,11 @@ impl LaneLiveness {
             self.lost = true;
             return Some(LivenessAction::Lost { silence });
         }
+        let stall = self.stalled_since.map_or(Duration::ZERO, |since| now.since(since));
+        if stall >= self.timeout {
+            self.lost = true;
+            return Some(LivenessAction::NotRead { stall });
+        }
         if now < self.next_probe_at {
             return None;
         }
@@ -129,7 +172,8 @@ impl LaneLiveness {
         if self.lost {
             return Nanos::MAX;
         }
-        self.next_probe_at.min(self.heard_at + self.timeout)
+        let stalled = self.stalled_since.map_or(Nanos::MAX, |since| since + self.timeout);
+        self.next_probe_at.min(self.heard_at + self.timeout).min(stalled)
     }
 }
 
@@ -186,6 +230,46 @@ mod tests {
         assert_eq!(lane.poll(at(15_001)), Some(LivenessAction::Lost { silence: TIMEOUT }));
         assert_eq!(lane.poll(at(15_002)), None);
         assert_eq!(lane.next_deadline(), Nanos::MAX);
+    }
+
+    /// One byte a second is silence; a large frame that makes its way is not.
+    #[test]
+    fn a_trickle_is_no_sign_of_life() {
+        let life = |bytes_per_second| {
+            let mut lane = LaneLiveness::new(INTERVAL, TIMEOUT, at(0));
+            (1..=120).find(|second| {
+                lane.on_piece(bytes_per_second, at(second * 1000));
+                let mut actions = std::iter::from_fn(|| lane.poll(at(second * 1000)));
+                actions.any(|action| matches!(action, LivenessAction::Lost { .. }))
+            })
+        };
+        assert_eq!(life(1), Some(15));
+        assert_eq!(life(LIVENESS_PIECE_BYTES / 20), Some(15));
+        assert_eq!(life(LIVENESS_PIECE_BYTES / 10), None);
+    }
+
+    /// A lane that is not read is lost, however much comes in; taking any byte is enough.
+    #[test]
+    fn a_peer_that_reads_nothing_is_lost_though_it_talks() {
+        let mut lane = LaneLiveness::new(INTERVAL, TIMEOUT, at(0));
+        let mut look = |ms, taken, unsent| {
+            lane.on_received(at(ms));
+            lane.on_sent(taken, unsent, at(ms));
+            let mut last = None;
+            while let Some(action) = lane.poll(at(ms)) {
+                last = Some(action);
+            }
+            (last, lane.next_deadline())
+        };
+        for (ms, taken, unsent) in [(0, 0, 0), (5_000, 10, 0), (10_000, 10, 400), (15_000, 11, 900)]
+        {
+            assert!(matches!(look(ms, taken, unsent).0, Some(LivenessAction::Probe(_))), "{ms}");
+        }
+        let (_, next) = look(29_999, 11, 2_000);
+        assert_eq!(next, at(30_000));
+        let stall = TIMEOUT;
+        assert_eq!(look(30_000, 11, 2_000), (Some(LivenessAction::NotRead { stall }), Nanos::MAX));
+        assert_eq!(look(30_001, 11, 2_000).0, None);
     }
 
     /// A core that was stopped past the timeout and reads first finds the lane alive.

@@ -24,9 +24,9 @@
 //! A proof is HMAC-SHA-256 under the mesh secret over both hellos, nonces included, with a label
 //! for each use; the grant's proof covers the grant too. Lane MACs are made under a key derived
 //! from the same. Nothing but these records is taken before a proof; a frame is at most
-//! `MAX_HANDSHAKE_FRAME_BYTES`; the way from dial or accept to the last lane takes at most
-//! `HANDSHAKE_TIMEOUT`; at most `MAX_HALF_OPEN_HANDSHAKES` accepted streams may be without a
-//! proof, then the oldest is closed. What a peer says before its proof changes no state but
+//! `MAX_HANDSHAKE_FRAME_BYTES`; the way from dial or accept to the last lane takes at most the
+//! handshake timeout, whatever trickles in meanwhile; at most `half_open_limit` accepted streams
+//! may be without a proof, then the oldest is closed. What a peer says before its proof changes no state but
 //! that of its own stream. A mesh without a secret uses an empty key and stays on one machine.
 //!
 //! # Who is admitted
@@ -69,6 +69,11 @@
 //! Nothing is kept. A node that comes back is a new lifecycle with a greater generation; the
 //! Store tells the others, or its own hello does.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::{LINK_MACHINE, MACHINE};
 mod admit;
 mod event;
 mod handshake;
@@ -84,8 +89,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use event::{
-    DialToken, IntentId, LinkId, LinkInfo, MeshSecret, PeerCloseReason, PeerConfig, PeerDescriptor,
-    PeerEffect, PeerEvent, PeerIdentity, check_endpoint_secrecy,
+    DialToken, IntentId, LaneLoss, LinkId, LinkInfo, MeshSecret, PeerCloseReason, PeerConfig,
+    PeerDescriptor, PeerEffect, PeerEvent, PeerIdentity, check_endpoint_secrecy,
 };
 pub use intent::{IntentState, IntentView};
 pub use liveness::{LaneLiveness, LivenessAction, RenewedLease, announced_ms};
@@ -189,6 +194,8 @@ impl Peers {
     /// Logarithmic in peers and streams; a descriptor also looks at every intent.
     pub fn step(&mut self, event: PeerEvent, now: Nanos, out: &mut Vec<PeerEffect>) {
         let turn = &mut Turn { now, out };
+        #[cfg(feature = "protocol-coverage")]
+        self.note(&event);
         self.fire_timers(turn);
         match event {
             PeerEvent::Accepted { conn } => self.on_accepted(conn, turn),
@@ -196,13 +203,9 @@ impl Peers {
             PeerEvent::Connected { conn } => self.on_connected(conn, turn),
             PeerEvent::Received { conn, bytes } => self.on_received(conn, &bytes, turn),
             PeerEvent::Closed { conn, reason } => self.on_closed(conn, &reason, turn),
-            PeerEvent::LaneLost { link, lane, reason } => {
-                self.close_link(
-                    link,
-                    PeerCloseReason::LaneLost,
-                    format!("lane {lane} was lost: {reason}"),
-                    turn,
-                );
+            PeerEvent::LaneLost { link, lane, loss, reason } => {
+                let detail = format!("lane {lane} was lost: {reason}");
+                self.close_link(link, loss.reason(), detail, turn);
             }
             PeerEvent::LaneClosed { link, lane } => self.on_lane_closed(link, lane, turn),
             PeerEvent::Need { descriptor } => self.on_need(descriptor, turn),
@@ -264,17 +267,17 @@ impl Peers {
             let Some((_, timer)) = self.timers.pop_first() else { return };
             let reason = PeerCloseReason::HandshakeTimeout;
             match timer {
-                Timer::Incoming(conn) => {
-                    self.end_conn(conn, reason, handshake::timed_out(), true, turn);
-                }
-                Timer::Attempt(dial) => {
-                    self.attempt_failed(dial, reason, handshake::timed_out(), turn);
-                }
-                Timer::Link(link) => self.close_link(link, reason, handshake::timed_out(), turn),
+                Timer::Incoming(conn) => self.end_conn(conn, reason, self.late(), true, turn),
+                Timer::Attempt(dial) => self.attempt_failed(dial, reason, self.late(), turn),
+                Timer::Link(link) => self.close_link(link, reason, self.late(), turn),
                 Timer::Peer(rid) => self.peer_pause_over(&rid, turn),
                 Timer::Intent(intent) => self.intent_pause_over(intent, turn),
             }
         }
+    }
+
+    fn late(&self) -> String {
+        format!("the handshake was not over after {:?}", self.config.handshake_timeout)
     }
 
     fn shut_down(&mut self, turn: &mut Turn<'_>) {

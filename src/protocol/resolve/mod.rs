@@ -30,6 +30,11 @@
 //! followed by a read like every other end of it: nothing is guessed. The machine holds nothing
 //! that must survive a crash: a row that was not cleared is cleared by the next caller.
 
+#[cfg(feature = "protocol-coverage")]
+mod coverage;
+
+#[cfg(feature = "protocol-coverage")]
+pub use coverage::MACHINE;
 mod classify;
 mod rows;
 mod words;
@@ -193,6 +198,8 @@ impl Resolver {
 
     /// Takes one event and appends what is to be done.
     pub fn handle(&mut self, event: Event, now: Nanos, out: &mut Vec<Effect>) {
+        #[cfg(feature = "protocol-coverage")]
+        self.note(&event);
         match event {
             Event::Lookup { key, waiter, deadline, fresh } => {
                 self.on_lookup(key, waiter, deadline, fresh, now, out);

@@ -16,7 +16,7 @@ use crate::layout::{
     SectionKind, ShardHead, WORD_BYTES, get_text, set_of, unpack_node, ways_of,
 };
 use crate::limits::ROUTE_CACHE_WAYS;
-use crate::shm::{RegionView, ShardView};
+use crate::shm::{RegionView, Run, ShardView};
 use crate::time::Nanos;
 
 /// The words of a node's row that say whether a route to it is usable.
@@ -89,7 +89,94 @@ pub struct InspectedRoute {
     pub node: Option<SeenNode>,
 }
 
+/// What a look-up needs of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct RouteWords {
+    /// Zero when it is of the object that is looked for.
+    differs: u64,
+    node: u64,
+    object_generation: u64,
+    authority_owner_generation: u64,
+    store_version: u64,
+    expires_at_ns: u64,
+}
+
+impl RouteWords {
+    #[inline(always)]
+    fn of(hot: Run<'_, { HotRoute::WORDS }>, hash: ObjectHash) -> Self {
+        Self {
+            differs: (hot.load(word!(HotRoute.hash_low)) ^ hash.low())
+                | (hot.load(word!(HotRoute.hash_high)) ^ hash.high()),
+            node: hot.load(word!(HotRoute.node)),
+            object_generation: hot.load(word!(HotRoute.object_generation)),
+            authority_owner_generation: hot.load(word!(HotRoute.authority_owner_generation)),
+            store_version: hot.load(word!(HotRoute.store_version)),
+            expires_at_ns: hot.load(word!(HotRoute.expires_at_ns)),
+        }
+    }
+}
+
+/// What a look-up needs of a node.
+#[derive(Clone, Copy)]
+struct NodeWords {
+    stamp: u64,
+    node_generation: u64,
+    lease_generation: u64,
+    admission_deadline_ns: u64,
+    follow_ns: u64,
+}
+
+impl NodeWords {
+    #[inline(always)]
+    fn of(row: Run<'_, JUDGED_WORDS>) -> Self {
+        Self {
+            stamp: row.load(word!(HotNode.stamp)),
+            node_generation: row.load(word!(HotNode.node_generation)),
+            lease_generation: row.load(word!(HotNode.lease_generation)),
+            admission_deadline_ns: row.load(word!(HotNode.admission_deadline_ns)),
+            follow_ns: row.load(word!(HotNode.follow_duration_ns)),
+        }
+    }
+}
+
+/// Where in its set a way is, when it may be of the object. A look that may be torn, to pass over
+/// other ids; the one under the seq decides.
+#[inline(always)]
+fn tagged(set: Run<'_, SET_WORDS>, way: usize, hash: ObjectHash) -> Option<usize> {
+    let at = way * HotRoute::WORDS;
+    (set.load(at + word!(HotRoute.hash_high)) == hash.high()).then_some(at)
+}
+
+/// The route of these words; `None` when a number is none.
+#[inline(always)]
+fn seen(core: u16, row: u32, route: &RouteWords, node: &NodeWords) -> Option<SeenRoute> {
+    Some(SeenRoute {
+        object_generation: ObjectGeneration::new(route.object_generation)?,
+        authority_owner_generation: AuthorityOwnerGeneration::new(
+            route.authority_owner_generation,
+        )?,
+        store_version: StoreVersion::new(route.store_version)?,
+        node_generation: NodeGeneration::new(node.node_generation)?,
+        owner_lease_generation: OwnerLeaseGeneration::new(node.lease_generation)?,
+        expires_at: Nanos(route.expires_at_ns),
+        admission_deadline: Nanos(node.admission_deadline_ns),
+        core,
+        row,
+        stamp: node.stamp,
+    })
+}
+
 /// Looks routes up in a region. Each thread has its own.
+///
+/// ```
+/// # fn show(view: &homing::shm::RegionView, now: homing::time::Nanos) {
+/// use homing::{ids::ObjectKind, route::RouteReader};
+/// let mut reader = RouteReader::new(view);
+/// if let Some(seen) = reader.lookup(ObjectKind::Actor, "counter-42", now) {
+///     println!("version {} at {:?}", seen.store_version, reader.fence(&seen));
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RouteReader {
     shards: Vec<ShardView>,
@@ -150,66 +237,94 @@ impl RouteReader {
     /// lines as a rule: the route's and its owner's.
     #[must_use]
     pub fn lookup_hash(&self, hash: ObjectHash, now: Nanos) -> Option<SeenRoute> {
-        // A division takes longer than the rest of a hit.
-        let core = match self.core_mask {
-            Some(mask) => hash.low() & mask,
-            None => hash.low() % self.shards.len().max(1) as u64,
-        };
+        let core = self.core_of(hash);
         let shard = self.shards.get(core as usize)?;
-        let set = set_of(hash.high(), self.sets);
-        let words = shard.route_hot.run::<SET_WORDS>(set * SET_WORDS);
-        for way in ways_of(hash.high()) {
-            let at = way * HotRoute::WORDS;
-            // A look that may be torn, to pass over other ids; the one under the seq decides.
-            if words.load(at + word!(HotRoute.hash_high)) != hash.high() {
-                continue;
-            }
-            let hot: HotRoute = zerocopy::transmute!(words.read_item::<{ HotRoute::WORDS }>(at)?);
-            if (hot.hash_low, hot.hash_high) == (hash.low(), hash.high()) && hot.node != 0 {
-                return self.judge(shard, core as u16, set * ROUTE_CACHE_WAYS + way, &hot, now);
+        let set = shard.route_hot.run::<SET_WORDS>(set_of(hash.high(), self.sets) * SET_WORDS);
+        let mut ways = ways_of(hash.high()).into_iter();
+        let hot = set.run::<{ HotRoute::WORDS }>(ways.find_map(|way| tagged(set, way, hash))?);
+        // Whatever is rare is left to the closer look: the writer in an item, two ids with one
+        // half of a hash, an owner with a short follow duration.
+        let Some(route) = hot.attempt(|| RouteWords::of(hot, hash)) else {
+            return self.look_closely(hash, now);
+        };
+        if route.differs != 0 {
+            return self.look_closely(hash, now);
+        }
+        let (row, stamp) = unpack_node(route.node)?;
+        if now.0 >= route.expires_at_ns || row as usize >= self.node_rows {
+            return None;
+        }
+        let row_words = shard.node_hot.run::<JUDGED_WORDS>(row as usize * HotNode::WORDS);
+        let Some(node) = row_words.attempt(|| NodeWords::of(row_words)) else {
+            return self.look_closely(hash, now);
+        };
+        if node.stamp != stamp || now.0 >= node.admission_deadline_ns {
+            return None;
+        }
+        if short_limit_ns(shard, node.follow_ns).is_some() {
+            return self.look_closely(hash, now);
+        }
+        seen(core as u16, row, &route, &node)
+    }
+
+    /// A look-up that met something rare: takes its time and all its tries.
+    #[cold]
+    #[inline(never)]
+    fn look_closely(&self, hash: ObjectHash, now: Nanos) -> Option<SeenRoute> {
+        let core = self.core_of(hash);
+        let shard = self.shards.get(core as usize)?;
+        let at = set_of(hash.high(), self.sets) * SET_WORDS;
+        let set = shard.route_hot.run::<SET_WORDS>(at);
+        for way_at in ways_of(hash.high()).into_iter().filter_map(|way| tagged(set, way, hash)) {
+            let hot = set.run::<{ HotRoute::WORDS }>(way_at);
+            let route = hot.read(|| RouteWords::of(hot, hash))?;
+            if route.differs == 0 && route.node != 0 {
+                let slot = (at + way_at) / HotRoute::WORDS;
+                return self.judge(shard, core as u16, slot, &route, hash, now);
             }
         }
         None
     }
 
-    #[inline]
     fn judge(
         &self,
         shard: &ShardView,
         core: u16,
         slot: usize,
-        hot: &HotRoute,
+        route: &RouteWords,
+        hash: ObjectHash,
         now: Nanos,
     ) -> Option<SeenRoute> {
-        let (row, stamp) = unpack_node(hot.node)?;
-        if now.0 >= hot.expires_at_ns || row as usize >= self.node_rows {
+        let (row, stamp) = unpack_node(route.node)?;
+        if now.0 >= route.expires_at_ns || row as usize >= self.node_rows {
             return None;
         }
-        let node = shard.node_hot.read_item::<JUDGED_WORDS>(row as usize * HotNode::WORDS)?;
-        let admission_deadline_ns = node[word!(HotNode.admission_deadline_ns)];
-        if node[word!(HotNode.stamp)] != stamp || now.0 >= admission_deadline_ns {
+        let row_words = shard.node_hot.run::<JUDGED_WORDS>(row as usize * HotNode::WORDS);
+        let node = row_words.read(|| NodeWords::of(row_words))?;
+        if node.stamp != stamp || now.0 >= node.admission_deadline_ns {
             return None;
         }
-        let follow_ns = node[word!(HotNode.follow_duration_ns)];
-        if !is_within_follow(shard, slot, hot, follow_ns, now) {
-            return None;
+        if let Some(limit_ns) = short_limit_ns(shard, node.follow_ns) {
+            // Hot and cold of one write, and still the entry that was looked at.
+            let hot = shard.route_hot.run::<{ HotRoute::WORDS }>(slot * HotRoute::WORDS);
+            let cold_at = slot * ColdRoute::WORDS + word!(ColdRoute.inserted_at_ns);
+            let (same, inserted_at_ns) =
+                hot.read(|| (RouteWords::of(hot, hash), shard.route_cold.load(cold_at)))?;
+            if same != *route || now.0 >= inserted_at_ns.saturating_add(limit_ns) {
+                return None;
+            }
         }
-        Some(SeenRoute {
-            object_generation: ObjectGeneration::new(hot.object_generation)?,
-            authority_owner_generation: AuthorityOwnerGeneration::new(
-                hot.authority_owner_generation,
-            )?,
-            store_version: StoreVersion::new(hot.store_version)?,
-            node_generation: NodeGeneration::new(node[word!(HotNode.node_generation)])?,
-            owner_lease_generation: OwnerLeaseGeneration::new(
-                node[word!(HotNode.lease_generation)],
-            )?,
-            expires_at: Nanos(hot.expires_at_ns),
-            admission_deadline: Nanos(admission_deadline_ns),
-            core,
-            row,
-            stamp,
-        })
+        seen(core, row, route, &node)
+    }
+
+    /// The home core of an object.
+    #[inline(always)]
+    fn core_of(&self, hash: ObjectHash) -> u64 {
+        // A division takes longer than the rest of a hit.
+        match self.core_mask {
+            Some(mask) => hash.low() & mask,
+            None => hash.low() % self.shards.len().max(1) as u64,
+        }
     }
 
     /// The fence to submit under. `None` when the owner's row has changed since. Names are kept
@@ -312,43 +427,15 @@ impl RouteReader {
     }
 }
 
-/// Whether the peer's follow duration lets the entry stand (R0-7). Looks at the cold line only
-/// when that duration can be what ends it.
-#[inline]
-fn is_within_follow(
-    shard: &ShardView,
-    slot: usize,
-    hot: &HotRoute,
-    follow_ns: u64,
-    now: Nanos,
-) -> bool {
+/// How long entries of a peer with this follow duration may stand (R0-7), when that can be what
+/// ends one.
+#[inline(always)]
+fn short_limit_ns(shard: &ShardView, follow_ns: u64) -> Option<u64> {
     if follow_ns == FOLLOW_UNKNOWN {
-        return true;
+        return None;
     }
-    let Some(limit_ns) = follow_limit_ns(follow_ns) else { return true };
-    if limit_ns >= shard.head.load(word!(ShardHead.longest_life_ns)) {
-        return true;
-    }
-    is_within_limit(shard, slot, hot, limit_ns, now)
-}
-
-#[cold]
-fn is_within_limit(
-    shard: &ShardView,
-    slot: usize,
-    hot: &HotRoute,
-    limit_ns: u64,
-    now: Nanos,
-) -> bool {
-    // Hot and cold of one write, and still the entry that was looked at.
-    let again = shard.route_hot.read(slot * HotRoute::WORDS, || {
-        let seq_and_words = shard.route_hot.copy::<{ HotRoute::WORDS }>(slot * HotRoute::WORDS);
-        let at = slot * ColdRoute::WORDS + word!(ColdRoute.inserted_at_ns);
-        (seq_and_words, shard.route_cold.load(at))
-    });
-    let Some((words, inserted_at_ns)) = again else { return false };
-    let same: HotRoute = zerocopy::transmute!(words);
-    same == *hot && now.0 < inserted_at_ns.saturating_add(limit_ns)
+    let longest_life_ns = shard.head.load(word!(ShardHead.longest_life_ns));
+    follow_limit_ns(follow_ns).filter(|limit_ns| *limit_ns < longest_life_ns)
 }
 
 /// The arena block a cold route names, when there is such a block.

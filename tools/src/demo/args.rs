@@ -40,6 +40,28 @@ impl Listen {
     }
 }
 
+/// What moves the nodes' bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Driver {
+    /// io_uring where the system allows it, else epoll.
+    Auto,
+    /// io_uring, or the demo cannot be carried out.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+impl Driver {
+    /// Its name on the command line, which is the library's as well.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Epoll => "epoll",
+        }
+    }
+}
+
 /// Arguments of `homing demo`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -78,6 +100,10 @@ pub(crate) struct Args {
     /// What the links are made of
     #[arg(long, value_enum, default_value_t = Listen::Tcp)]
     pub(crate) listen: Listen,
+
+    /// What moves the nodes' bytes
+    #[arg(long, value_enum, default_value_t = Driver::Auto)]
+    pub(crate) driver: Driver,
 
     /// Print the summary as one JSON object on the last line, too
     #[arg(long)]

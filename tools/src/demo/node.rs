@@ -99,7 +99,10 @@ fn serve(events: mpsc::Receiver<Event>, to_events: mpsc::Sender<Event>) -> Resul
         _ => return Err("the first order is not to start".into()),
     };
     let node = start(&config).map_err(|e| format!("the node does not start: {e}"))?;
-    report(&Report::Started { endpoint: node.endpoint().to_string() })?;
+    report(&Report::Started {
+        endpoint: node.endpoint().to_string(),
+        driver: node.driver().to_string(),
+    })?;
     let meter = Arc::new(Meter::new());
     let senders = (0..config.senders)
         .map(|at| Sender::new(&node, &config, config.node * config.senders + at, meter.clone()))
@@ -125,6 +128,7 @@ fn start(config: &Config) -> homing::Result<Node> {
     let builder = Node::builder("demo")
         .rid(&config.rid)
         .listen(&config.listen)
+        .driver(config.driver.parse()?)
         .cores(config.cores)
         .store(LmdbStore::open(&config.store)?);
     if config.node < config.nodes {

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! One run: the phases one after another, over all node processes at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -48,6 +48,8 @@ pub(crate) struct Run<'a> {
     nodes: Vec<NodeProcess>,
     figures: Figures,
     progress: Progress,
+    /// The drivers the nodes use: one, unless the system changed its mind in between.
+    drivers: BTreeSet<String>,
 }
 
 impl<'a> Run<'a> {
@@ -65,6 +67,7 @@ impl<'a> Run<'a> {
             nodes: Vec::new(),
             figures: Figures::new(args.nodes as usize + 1),
             progress: Progress::new(),
+            drivers: BTreeSet::new(),
         }
     }
 
@@ -85,7 +88,8 @@ impl<'a> Run<'a> {
         let errors = self.settle(nodes.clone())?;
         let verdict = self.ask()?;
         self.stop()?;
-        Ok(Summary { load, verdict, errors, whole_time: began.elapsed() })
+        let driver = self.drivers.iter().cloned().collect::<Vec<_>>().join(" and ");
+        Ok(Summary { load, verdict, errors, driver, whole_time: began.elapsed() })
     }
 
     fn start_nodes(&mut self) -> Result<(), Stop> {
@@ -96,15 +100,19 @@ impl<'a> Run<'a> {
         }
         let started = self.wait(0..nodes as usize, Steps::Answers)?;
         self.progress.end();
+        self.drivers.extend(started.iter().filter_map(|report| match report {
+            Report::Started { driver, .. } => Some(driver.clone()),
+            _ => None,
+        }));
         self.say_started(0, &started);
         Ok(())
     }
 
     fn say_started(&self, first: usize, reports: &[Report]) {
         for (node, report) in self.nodes[first..].iter().zip(reports) {
-            if let Report::Started { endpoint } = report {
+            if let Report::Started { endpoint, driver } = report {
                 self.progress.say(&format!(
-                    "  {:<8} process {:<8} {endpoint}",
+                    "  {:<8} process {:<8} {driver:<6} {endpoint}",
                     node.name,
                     node.pid()
                 ));
@@ -130,6 +138,7 @@ impl<'a> Run<'a> {
             node,
             nodes: self.args.nodes,
             listen,
+            driver: self.args.driver.name().to_owned(),
             cores: self.args.cores,
             store: self.dir.join("store"),
             logs: self.dir.to_owned(),

@@ -60,6 +60,8 @@ pub(crate) struct Summary {
     pub(crate) verdict: Verdict,
     /// Sentences of errors that senders saw.
     pub(crate) errors: Vec<String>,
+    /// What moved the nodes' bytes.
+    pub(crate) driver: String,
     pub(crate) whole_time: Duration,
 }
 
@@ -155,8 +157,9 @@ impl Summary {
         rows.push((
             "links",
             format!(
-                "{} frames sent; {} sends waited for credit",
+                "{} frames sent with {}; {} sends waited for credit",
                 grouped(load.frames),
+                self.driver,
                 grouped(load.credit_waits)
             ),
         ));
@@ -222,12 +225,13 @@ impl Summary {
     }
 
     fn json(&self) -> Value {
-        let Self { load, verdict, errors, whole_time } = self;
+        let Self { load, verdict, errors, driver, whole_time } = self;
         let defects: serde_json::Map<String, Value> =
             verdict.defects().iter().map(|(name, n)| (name.replace(' ', "_"), json!(n))).collect();
         json!({
             "verdict": if verdict.reason().is_none() { "passed" } else { "failed" },
             "reason": verdict.reason(),
+            "driver": driver,
             "whole_seconds": whole_time.as_secs_f64(),
             "create_seconds": load.create_time.as_secs_f64(),
             "drive_seconds": load.drive_time.as_secs_f64(),
@@ -276,6 +280,7 @@ pub(crate) fn json_line(args: &Args, outcome: &Outcome) -> String {
         "senders": args.senders,
         "window": args.window(),
         "listen": args.listen.name(),
+        "driver": args.driver.name(),
     });
     value.to_string()
 }

@@ -21,6 +21,8 @@ pub(crate) struct Config {
     /// Nodes that host Actors.
     pub(crate) nodes: u32,
     pub(crate) listen: String,
+    /// As the library names it.
+    pub(crate) driver: String,
     pub(crate) cores: u16,
     pub(crate) store: PathBuf,
     /// Where senders' logs are written.
@@ -61,8 +63,8 @@ pub(crate) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Report {
-    /// Where the node is dialled.
-    Started { endpoint: String },
+    /// Where the node is dialled, and the driver it uses.
+    Started { endpoint: String, driver: String },
     /// How far it is, at least once a second; the last one of an order comes before its end.
     Tick(Tick),
     /// An order was carried out.

@@ -29,7 +29,7 @@ pub(super) struct Caller {
 
 /// A built object that is not owner yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Built {
+pub(super) struct Built {
     factory: CallId,
     generation: ObjectGeneration,
     /// The version of the Creating row.
@@ -38,7 +38,7 @@ struct Built {
 
 /// See the diagram at the head of [`super`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Phase {
+pub(super) enum Phase {
     New,
     Reading,
     ReadingOwner(Row),
@@ -96,6 +96,11 @@ type Out<'a> = &'a mut Vec<Effect>;
 
 /// Who arrives, and when whoever waits stops waiting.
 impl Attempt {
+    #[cfg(feature = "protocol-coverage")]
+    pub(super) const fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
     pub(super) fn new(key: ObjectKey, first: &Caller, shared: &Shared, now: Nanos) -> Self {
         Self {
             key,

@@ -94,7 +94,12 @@ fn one_lost_lane_loses_the_link_and_a_need_brings_it_back() {
     let mut net = linked(4, 4);
     net.pass(Duration::from_secs(60));
     let (link, _) = net.nodes[0].machine.link_to(&rid("b")).unwrap();
-    let lost = PeerEvent::LaneLost { link, lane: 3, reason: "silent for 15 s".to_owned() };
+    let lost = PeerEvent::LaneLost {
+        link,
+        lane: 3,
+        loss: LaneLoss::Stream,
+        reason: "silent for 15 s".to_owned(),
+    };
     net.event(0, lost.clone());
     assert_eq!(net.nodes[0].links[&link].closing, Some(R::LaneLost));
     assert!(net.nodes[0].machine.link_to(&rid("b")).is_none());
@@ -120,7 +125,11 @@ fn a_peer_is_admitted_again_only_after_its_old_lanes_are_closed() {
     let (link, _) = acceptor.link_to(&rid("a")).unwrap();
     let now = net.now;
     let mut out = Vec::new();
-    acceptor.step(PeerEvent::LaneLost { link, lane: 0, reason: "reset".to_owned() }, now, &mut out);
+    acceptor.step(
+        PeerEvent::LaneLost { link, lane: 0, loss: LaneLoss::Stream, reason: "reset".to_owned() },
+        now,
+        &mut out,
+    );
     // The dialer is another machine of the same lifecycle that has no link any more.
     let mut dialer = peers(config("a", 1, 1));
     dialer.step(PeerEvent::Need { descriptor: descriptor("b", 2) }, now, &mut out);

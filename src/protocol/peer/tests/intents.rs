@@ -57,10 +57,14 @@ fn a_replaced_intent_closes_the_old_connection_before_it_dials_the_new() {
         net.deliver(0);
     }
     assert_eq!(net.nodes[0].dials, dials + 1);
+    assert_eq!(net.nodes[0].intents, [(INTENT, true), (INTENT, true)], "told when it was closed");
     assert_eq!((view(&net).endpoint, view(&net).next_endpoint), (&endpoint("c"), None));
     // Late events of the old connection change nothing on the new one.
     let before = net.nodes[0].machine.clone();
-    net.event(0, PeerEvent::LaneLost { link, lane: 0, reason: "late".to_owned() });
+    net.event(
+        0,
+        PeerEvent::LaneLost { link, lane: 0, loss: LaneLoss::Stream, reason: "late".to_owned() },
+    );
     net.event(0, PeerEvent::LaneClosed { link, lane: 1 });
     let bytes = vec![1, 2, 3];
     net.event(0, PeerEvent::Received { conn: ConnId(1), bytes });
@@ -68,6 +72,34 @@ fn a_replaced_intent_closes_the_old_connection_before_it_dials_the_new() {
     net.settle();
     net.assert_linked(0, 2);
     assert!(net.nodes[1].links.is_empty());
+}
+
+/// A removed intent is gone when its connection is; adding it again meanwhile brings it back, behind
+/// the close of the old connection.
+///
+/// Proves R2.3-3.
+#[test]
+fn an_intent_that_is_being_removed_can_be_added_again() {
+    let mut net = three();
+    net.event(0, PeerEvent::Intent { intent: INTENT, endpoint: endpoint("b") });
+    net.settle();
+    let (link, _) = net.nodes[0].machine.link_to(&rid("b")).unwrap();
+    net.event(0, PeerEvent::RemoveIntent { intent: INTENT });
+    assert!(view(&net).is_ending && view(&net).next_endpoint.is_none());
+    let dials = net.nodes[0].dials;
+    net.event(0, PeerEvent::Intent { intent: INTENT, endpoint: endpoint("b") });
+    assert!(!view(&net).is_ending);
+    while net.nodes[0].links.contains_key(&link) {
+        assert_eq!((net.nodes[0].dials, net.nodes[0].intents.len()), (dials, 1));
+        net.deliver(0);
+    }
+    assert_eq!(net.nodes[0].intents, [(INTENT, true), (INTENT, true)]);
+    net.settle();
+    net.assert_linked(0, 1);
+    net.event(0, PeerEvent::RemoveIntent { intent: INTENT });
+    net.settle();
+    assert_eq!(net.nodes[0].intents[2..], [(INTENT, false)]);
+    assert!(net.nodes[0].links.is_empty() && net.nodes[0].machine.is_quiet());
 }
 
 /// Whatever the old dial was doing when the intent moved, one link to the new endpoint is left.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::ids::{MeshName, NodeGeneration, OwnerLeaseGeneration};
+use crate::limits::{HANDSHAKE_TIMEOUT, MAX_HALF_OPEN_HANDSHAKES};
 
 pub(super) fn rid(name: &str) -> NodeRid {
     NodeRid::new(name).unwrap()
@@ -50,6 +51,8 @@ pub(super) fn config(name: &str, generation: u64, cores: u16) -> PeerConfig {
         route_cache_max_age: Duration::from_secs(15),
         message_follow_duration: Duration::from_secs(30),
         advertised: Some(endpoint(name).to_string()),
+        handshake_timeout: HANDSHAKE_TIMEOUT,
+        half_open_limit: MAX_HALF_OPEN_HANDSHAKES,
     }
 }
 

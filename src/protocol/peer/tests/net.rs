@@ -64,6 +64,8 @@ pub(super) struct Node {
     pub(super) closes: BTreeMap<PeerCloseReason, u32>,
     pub(super) dials: u32,
     pub(super) links_down: u32,
+    /// Intents, as they were installed (`true`) and removed.
+    pub(super) intents: Vec<(IntentId, bool)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +92,7 @@ impl Node {
             closes: BTreeMap::new(),
             dials: 0,
             links_down: 0,
+            intents: Vec::new(),
         }
     }
 
@@ -220,6 +223,16 @@ impl Net {
                 self.nodes[node].unanswered.insert(peer.rid.clone(), 0);
                 self.nodes[node].need_failures.push((peer, reason, next_attempt_in));
             }
+            PeerEffect::IntentInstalled { intent } => {
+                let of_it = |l: &SeenLink| l.info.intent == Some(intent);
+                assert!(!self.nodes[node].links.values().any(of_it), "its old link is still there");
+                self.nodes[node].intents.push((intent, true));
+            }
+            PeerEffect::IntentRemoved { intent } => {
+                let of_it = |l: &SeenLink| l.info.intent == Some(intent);
+                assert!(!self.nodes[node].links.values().any(of_it), "its link is still there");
+                self.nodes[node].intents.push((intent, false));
+            }
             PeerEffect::Wake(at) => assert_eq!(at, self.nodes[node].machine.next_deadline()),
         }
     }
@@ -309,7 +322,10 @@ impl Net {
             }
             (Item::Closed(reason), Owner::Lane(link, lane)) => {
                 let reason = reason.to_string();
-                self.event(node, PeerEvent::LaneLost { link, lane, reason });
+                self.event(
+                    node,
+                    PeerEvent::LaneLost { link, lane, loss: LaneLoss::Stream, reason },
+                );
             }
             (Item::CloseLane(..), _) => unreachable!("handled above"),
         }
@@ -388,7 +404,7 @@ impl Net {
             self.nodes[node].ends.get_mut(&conn).unwrap().remote = None;
         }
         let reason = "timed out".to_owned();
-        self.event(node, PeerEvent::LaneLost { link, lane: 0, reason });
+        self.event(node, PeerEvent::LaneLost { link, lane: 0, loss: LaneLoss::Stream, reason });
     }
 
     /// Ends a node's process: all it had is closed, and nobody answers.

@@ -99,7 +99,7 @@ fn a_dial_into_the_void_times_out() {
     assert_eq!(due, Nanos(0) + HANDSHAKE_TIMEOUT);
     out.clear();
     machine.step(PeerEvent::Tick, due, &mut out);
-    let failed = |e: &PeerEffect| matches!(e, PeerEffect::NeedFailed { reason, .. } if reason.contains("5 s"));
+    let failed = |e: &PeerEffect| matches!(e, PeerEffect::NeedFailed { reason, .. } if reason.contains("5s"));
     assert!(out.iter().any(failed), "{out:?}");
     // Its stream is named late, and closed.
     assert!(machine.given_up.contains_key(&dial));
@@ -116,7 +116,15 @@ fn a_link_that_flaps_is_dialled_less_and_less() {
     let mut net = alone();
     let lose = |net: &mut Net| {
         let (link, _) = net.nodes[0].machine.link_to(&rid("b")).unwrap();
-        net.event(0, PeerEvent::LaneLost { link, lane: 0, reason: "reset".to_owned() });
+        net.event(
+            0,
+            PeerEvent::LaneLost {
+                link,
+                lane: 0,
+                loss: LaneLoss::Stream,
+                reason: "reset".to_owned(),
+            },
+        );
         net.settle();
     };
     net.event(0, PeerEvent::Need { descriptor: descriptor("b", 2) });

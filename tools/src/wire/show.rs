@@ -18,10 +18,10 @@ type Fields = Vec<(&'static str, Json)>;
 pub(crate) fn frame(f: &Frame<'_>) -> Json {
     let has_metadata = f.metadata.is_some();
     let body = match &f.body {
-        Body::Record(record) => ("record", Json::Object(record_fields(record, has_metadata))),
-        Body::Control(control) => ("control", Json::Object(control_fields(control))),
+        Body::Record(record) => ("record", Json::object(record_fields(record, has_metadata))),
+        Body::Control(control) => ("control", Json::object(control_fields(control))),
     };
-    Json::Object(vec![
+    Json::object(vec![
         ("kind", text("frame")),
         ("lane", f.lane.into()),
         ("object_hash", hex64(f.object_hash)),
@@ -30,7 +30,7 @@ pub(crate) fn frame(f: &Frame<'_>) -> Json {
         (
             "origin",
             Json::or_null(f.origin, |origin| {
-                Json::Object(vec![
+                Json::object(vec![
                     ("rid", rid(origin.rid)),
                     ("node_generation", origin.node_generation.get().into()),
                     ("reply_route", Json::or_null(origin.reply_route, |c| c.get().into())),
@@ -39,7 +39,7 @@ pub(crate) fn frame(f: &Frame<'_>) -> Json {
         ),
         body,
         ("metadata", Json::or_null(f.metadata.as_ref(), metadata_entries)),
-        ("payload", Json::or_null(f.payload.as_ref(), |p| Json::Object(payload_fields(p)))),
+        ("payload", Json::or_null(f.payload.as_ref(), |p| Json::object(payload_fields(p)))),
     ])
 }
 
@@ -50,34 +50,34 @@ pub(crate) fn record(
     payload: Option<&PayloadPart<'_>>,
 ) -> Json {
     let fields = record_fields(&decoded.record, decoded.has_metadata);
-    Json::Object(vec![
+    Json::object(vec![
         ("kind", text("record")),
-        ("record", Json::Object(fields)),
+        ("record", Json::object(fields)),
         ("metadata", Json::or_null(metadata, metadata_entries)),
-        ("payload", Json::or_null(payload, |p| Json::Object(payload_fields(p)))),
+        ("payload", Json::or_null(payload, |p| Json::object(payload_fields(p)))),
     ])
 }
 
 /// A link control record.
 pub(crate) fn control(control: &Control<'_>) -> Json {
     let fields = control_fields(control);
-    Json::Object(vec![("kind", text("control")), ("control", Json::Object(fields))])
+    Json::object(vec![("kind", text("control")), ("control", Json::object(fields))])
 }
 
 /// A metadata part.
 pub(crate) fn metadata(part: &MetadataPart<'_>) -> Json {
-    Json::Object(vec![("kind", text("metadata")), ("metadata", metadata_entries(part))])
+    Json::object(vec![("kind", text("metadata")), ("metadata", metadata_entries(part))])
 }
 
 /// A payload part.
 pub(crate) fn payload(part: &PayloadPart<'_>) -> Json {
     let fields = payload_fields(part);
-    Json::Object(vec![("kind", text("payload")), ("payload", Json::Object(fields))])
+    Json::object(vec![("kind", text("payload")), ("payload", Json::object(fields))])
 }
 
 fn metadata_entries(part: &MetadataPart<'_>) -> Json {
     let entry = |(key, value): (&str, &[u8])| {
-        Json::Object(vec![("key", text(key)), ("value", Json::hex(value))])
+        Json::object(vec![("key", text(key)), ("value", Json::hex(value))])
     };
     Json::List(part.entries().map(entry).collect())
 }
@@ -116,7 +116,7 @@ fn name(variant: impl std::fmt::Debug) -> Json {
 }
 
 fn fence(f: &RouteFenceRef<'_>) -> Json {
-    Json::Object(vec![
+    Json::object(vec![
         ("object_generation", f.object_generation.get().into()),
         ("rid", rid(f.rid)),
         ("node_generation", f.node_generation.get().into()),
@@ -175,7 +175,7 @@ fn hello(m: &Hello<'_>) -> Fields {
 
 fn admit(m: &Admit) -> Fields {
     let grant = Json::or_null(m.grant, |grant| {
-        Json::Object(vec![("link_id", hex64(grant.link_id)), ("lanes", grant.lanes.into())])
+        Json::object(vec![("link_id", hex64(grant.link_id)), ("lanes", grant.lanes.into())])
     });
     vec![("proof", Json::hex(&m.proof)), ("grant", grant)]
 }
@@ -222,7 +222,7 @@ fn message(m: &ObjectMessage<'_>) -> Fields {
             "source_actor",
             Json::or_null(*source, |source| {
                 let generation = source.object_generation.get().into();
-                Json::Object(vec![("id", text(source.id)), ("object_generation", generation)])
+                Json::object(vec![("id", text(source.id)), ("object_generation", generation)])
             }),
         )),
     }
@@ -235,7 +235,7 @@ fn message(m: &ObjectMessage<'_>) -> Fields {
 }
 
 fn bound_session(m: BoundSession<'_>) -> Json {
-    Json::Object(vec![
+    Json::object(vec![
         ("session", rid(m.session)),
         ("binding_generation", m.binding_generation.get().into()),
         ("sequence", m.sequence.get().into()),
@@ -274,7 +274,7 @@ fn session_bind(m: &SessionBind<'_>) -> Fields {
 }
 
 fn coordinator(m: &CoordinatorFence<'_>) -> Json {
-    Json::Object(vec![
+    Json::object(vec![
         ("owner_id", text(m.owner_id)),
         ("owner_lease_generation", m.owner_lease_generation.get().into()),
         ("rid", rid(m.rid)),
@@ -284,7 +284,7 @@ fn coordinator(m: &CoordinatorFence<'_>) -> Json {
 }
 
 fn session_owner(m: &SessionOwnerFence<'_>) -> Json {
-    Json::Object(vec![
+    Json::object(vec![
         ("rid", rid(m.rid)),
         ("node_generation", m.node_generation.get().into()),
         ("owner_id", text(m.owner_id)),
@@ -345,7 +345,7 @@ fn route_action(action: &RouteAction<'_>) -> (&'static str, Json) {
             owner_lease_generation,
         } => (
             "commit",
-            Json::Object(vec![
+            Json::object(vec![
                 ("previous_owner_generation", previous_owner_generation.get().into()),
                 ("target_owner_generation", target_owner_generation.get().into()),
                 ("rid", rid(target)),
@@ -355,7 +355,7 @@ fn route_action(action: &RouteAction<'_>) -> (&'static str, Json) {
         ),
         RouteAction::Abort { current_owner_generation } => (
             "abort",
-            Json::Object(vec![("current_owner_generation", current_owner_generation.get().into())]),
+            Json::object(vec![("current_owner_generation", current_owner_generation.get().into())]),
         ),
     }
 }
@@ -387,7 +387,7 @@ fn control_fields(control: &Control<'_>) -> Fields {
         }
         Control::Credit(c) => {
             let entry = |entry: homing::wire::CreditEntry| {
-                Json::Object(vec![
+                Json::object(vec![
                     ("object_hash", hex64(entry.object_hash)),
                     ("bytes", entry.bytes.into()),
                 ])

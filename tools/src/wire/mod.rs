@@ -1,10 +1,11 @@
 #![forbid(unsafe_code)]
-//! `homing wire`: what bytes of the wire mean, or which rule they break and where.
+//! `homing wire`: what bytes of the wire mean, or which rule they break and where; and the bytes
+//! that such JSON stands for.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -14,7 +15,10 @@ use homing::wire::{
 };
 
 use crate::json::Json;
-use crate::wire_json;
+mod build;
+mod encode;
+mod fields;
+mod show;
 
 /// Exit code when some bytes break a rule.
 const BROKEN: u8 = 1;
@@ -33,6 +37,14 @@ pub(crate) enum Command {
     /// a routing id is text when it is UTF-8, else 0x and hex. Nothing is lost: the bytes can be
     /// made from the JSON again.
     Decode(Decode),
+    /// Encode the JSON that decode prints into hex again
+    ///
+    /// One JSON object in, one line of hex out: exactly the bytes it was decoded from. The parts
+    /// of one record are separated by commas, as decode takes them. Fields that follow from
+    /// others (name, flags, role_name, total_bytes and the like) and fields that are null may be
+    /// left out; those that are there must agree. JSON that cannot be encoded is reported on
+    /// standard error with the field, its value and the rule, and the exit code is 1.
+    Encode(Encode),
     /// List the rules of the wire: name and sentence
     Rules,
 }
@@ -67,6 +79,40 @@ pub(crate) struct Decode {
     #[arg(long)]
     pretty: bool,
 }
+
+/// Arguments of `homing wire encode`.
+#[derive(Args)]
+#[command(after_help = ENCODE_EXAMPLES)]
+pub(crate) struct Encode {
+    /// JSON of a frame, a record or a part. None: one object per line of standard input
+    #[arg(value_name = "JSON")]
+    inputs: Vec<String>,
+
+    /// Read one object per line of a file (- is standard input); empty lines and lines that
+    /// begin with # are skipped
+    #[arg(long, value_name = "PATH", conflicts_with = "inputs")]
+    file: Option<PathBuf>,
+
+    /// Accept a record without the metadata or payload part that it needs
+    #[arg(long)]
+    partial: bool,
+
+    /// Largest frame that is made, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MAX_FRAME_BYTES)]
+    max_frame: u32,
+}
+
+const ENCODE_EXAMPLES: &str = "\
+Examples:
+  A liveness probe, as a record:
+    homing wire encode '{\"kind\":\"record\",\"record\":{\"command\":5,\"probe_id\":7}}'
+
+  The same bytes again:
+    homing wire decode 5a4d0105000000000000000007 | homing wire encode
+
+  Every frame of a capture, changed on the way:
+    homing wire decode --file frames.hex | sed 's/\"lane\":0/\"lane\":1/' | \\
+      homing wire encode";
 
 // The backslashes inside are shown: the shell joins such lines.
 const EXAMPLES: &str = "\
@@ -134,7 +180,26 @@ impl std::fmt::Display for Failure {
 /// Runs the command.
 pub(crate) fn run(command: &Command) -> ExitCode {
     let done = match command {
-        Command::Decode(decode) => decode.run(),
+        Command::Decode(decode) => {
+            let convert = |input: &str| decode.text(input).map_err(|e| e.to_string());
+            Inputs {
+                inputs: &decode.inputs,
+                file: decode.file.as_deref(),
+                name: "decode",
+                of: "hex",
+            }
+            .run(&convert)
+        }
+        Command::Encode(encode) => {
+            let convert = |input: &str| encode.text(input);
+            Inputs {
+                inputs: &encode.inputs,
+                file: encode.file.as_deref(),
+                name: "encode",
+                of: "JSON",
+            }
+            .run(&convert)
+        }
         Command::Rules => rules().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|e| {
@@ -151,34 +216,25 @@ fn rules() -> io::Result<()> {
     Rule::ALL.iter().try_for_each(|rule| writeln!(out, "{:<24} {}", rule.name(), rule.text()))
 }
 
+impl Encode {
+    /// The hex of one input.
+    fn text(&self, input: &str) -> Result<String, String> {
+        let json =
+            serde_json::from_str(input).map_err(|e| format!("this is no JSON to encode: {e}"))?;
+        encode::encode(&json, self.partial, self.max_frame).map_err(|e| e.to_string())
+    }
+}
+
 impl Decode {
-    fn run(&self) -> io::Result<ExitCode> {
-        let mut session = Session { decode: self, seen: 0, failed: false };
-        if !self.inputs.is_empty() {
-            for input in &self.inputs {
-                session.input(input)?;
-            }
-            return Ok(session.end());
-        }
-        match &self.file {
-            Some(path) if path.as_os_str() != "-" => {
-                let named = |e: io::Error| {
-                    io::Error::new(e.kind(), format!("cannot read {}: {e}", path.display()))
-                };
-                session.lines(BufReader::new(File::open(path).map_err(named)?))?;
-            }
-            None if io::stdin().is_terminal() => {
-                return Err(io::Error::other(
-                    "nothing to decode; give hex as an argument, --file PATH, or lines on \
-                     standard input (see homing wire decode --help)",
-                ));
-            }
-            _ => session.lines(io::stdin().lock())?,
-        }
-        if session.seen == 0 {
-            return Err(io::Error::other("there was no line with hex in the input"));
-        }
-        Ok(session.end())
+    /// The JSON of one input.
+    fn text(&self, input: &str) -> Result<String, Failure> {
+        let json = self.decode(input)?;
+        let text = if self.pretty {
+            serde_json::to_string_pretty(&json)
+        } else {
+            serde_json::to_string(&json)
+        };
+        text.map_err(|e| Failure::Unreadable(e.to_string()))
     }
 
     fn decode(&self, input: &str) -> Result<Json, Failure> {
@@ -200,11 +256,11 @@ impl Decode {
             return Err(Failure::Unreadable(text));
         }
         let json = match kind {
-            Kind::Control => Control::decode(first).map(|c| wire_json::control(&c)),
-            Kind::Metadata => MetadataPart::decode(first).map(|m| wire_json::metadata(&m)),
-            Kind::Payload => PayloadPart::decode(first).map(|p| wire_json::payload(&p)),
+            Kind::Control => Control::decode(first).map(|c| show::control(&c)),
+            Kind::Metadata => MetadataPart::decode(first).map(|m| show::metadata(&m)),
+            Kind::Payload => PayloadPart::decode(first).map(|p| show::payload(&p)),
             Kind::Frame | Kind::Auto | Kind::Record => {
-                Frame::decode(first, self.max_frame).map(|f| wire_json::frame(&f))
+                Frame::decode(first, self.max_frame).map(|f| show::frame(&f))
             }
         };
         json.map_err(Failure::first)
@@ -223,7 +279,7 @@ impl Decode {
         };
         let metadata = self.metadata(&decoded, metadata_part)?;
         let payload = self.payload(&decoded, bytes.len(), payload_part)?;
-        Ok(wire_json::record(&decoded, metadata.as_ref(), payload.as_ref()))
+        Ok(show::record(&decoded, metadata.as_ref(), payload.as_ref()))
     }
 
     fn metadata<'p>(
@@ -268,9 +324,56 @@ const RECORD_FLAGS_OFFSET: usize = 4;
 const TOO_MANY_PARTS: &str = "there are more parts than the record can have: \
      RECORD[,METADATA][,PAYLOAD], with METADATA only if the record's flag 01 says so";
 
+/// Where the inputs of a command come from.
+struct Inputs<'a> {
+    inputs: &'a [String],
+    file: Option<&'a Path>,
+    /// The command.
+    name: &'static str,
+    /// What an input is.
+    of: &'static str,
+}
+
+impl Inputs<'_> {
+    /// Prints what `convert` makes of every input, or what is wrong with it.
+    fn run(&self, convert: &dyn Fn(&str) -> Result<String, String>) -> io::Result<ExitCode> {
+        let mut session =
+            Session { convert, alone: self.inputs.len() == 1, seen: 0, failed: false };
+        if !self.inputs.is_empty() {
+            for input in self.inputs {
+                session.input(input)?;
+            }
+            return Ok(session.end());
+        }
+        match self.file {
+            Some(path) if path.as_os_str() != "-" => {
+                let named = |e: io::Error| {
+                    io::Error::new(e.kind(), format!("cannot read {}: {e}", path.display()))
+                };
+                session.lines(BufReader::new(File::open(path).map_err(named)?))?;
+            }
+            None if io::stdin().is_terminal() => {
+                return Err(io::Error::other(format!(
+                    "nothing to {name}; give {of} as an argument, --file PATH, or lines on \
+                     standard input (see homing wire {name} --help)",
+                    name = self.name,
+                    of = self.of,
+                )));
+            }
+            _ => session.lines(io::stdin().lock())?,
+        }
+        if session.seen == 0 {
+            let text = format!("there was no line with {} in the input", self.of);
+            return Err(io::Error::other(text));
+        }
+        Ok(session.end())
+    }
+}
+
 /// One run over many inputs.
 struct Session<'a> {
-    decode: &'a Decode,
+    convert: &'a dyn Fn(&str) -> Result<String, String>,
+    alone: bool,
     seen: usize,
     failed: bool,
 }
@@ -287,23 +390,17 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Prints the JSON of one input, or what is wrong with it.
     fn input(&mut self, input: &str) -> io::Result<()> {
         self.seen += 1;
-        match self.decode.decode(input) {
-            Ok(json) => {
-                let text = if self.decode.pretty {
-                    serde_json::to_string_pretty(&json)?
-                } else {
-                    serde_json::to_string(&json)?
-                };
-                writeln!(io::stdout().lock(), "{text}")
-            }
+        match (self.convert)(input) {
+            Ok(text) => writeln!(io::stdout().lock(), "{text}"),
             Err(failure) => {
                 self.failed = true;
-                let alone = self.decode.inputs.len() == 1;
-                let which =
-                    if alone { Cow::from("") } else { format!("input {}: ", self.seen).into() };
+                let which = if self.alone {
+                    Cow::from("")
+                } else {
+                    format!("input {}: ", self.seen).into()
+                };
                 writeln!(io::stderr().lock(), "{which}{failure}")
             }
         }
