@@ -83,6 +83,9 @@ impl SendQueue {
 
     /// Takes the first chunks out, at most so many, as a queue of their own.
     pub(super) fn take_front(&mut self, chunks: usize) -> Self {
+        if chunks == 0 {
+            return Self::default();
+        }
         if self.chunks.len() <= chunks {
             return std::mem::take(self);
         }
