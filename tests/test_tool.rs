@@ -38,9 +38,9 @@ const GOOD: &str = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured\n
 
 #[test]
 fn passed_tests_are_summed_over_stages() {
-    let (code, text) = run(GOOD, 0, &["tests", "doctests", "fmt"]);
+    let (code, text) = run(GOOD, 0, &["tests", "doctests", "clippy"]);
     assert_eq!((code, last(&text)), (0, "129 passed, 0 failed"), "{text}");
-    assert!(text.contains("Only the stages named ran: tests doctests fmt."), "{text}");
+    assert!(text.contains("Only the stages named ran: tests doctests clippy."), "{text}");
 }
 
 #[test]

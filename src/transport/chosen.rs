@@ -114,6 +114,10 @@ impl Driver for Chosen {
         each!(self, driver => driver.adopt(parts))
     }
 
+    fn has_due(&self) -> bool {
+        each!(self, driver => driver.has_due())
+    }
+
     fn poll<M>(&mut self, events: &mut Vec<Event<M>>, now: Nanos, wait_until: Option<Nanos>) {
         each!(self, driver => driver.poll(events, now, wait_until));
     }

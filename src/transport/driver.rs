@@ -58,6 +58,10 @@ pub trait Driver: Sized + Send + 'static {
     /// reported closed by the next poll.
     fn adopt(&mut self, parts: StreamParts) -> ConnId;
 
+    /// Whether something that was asked for begins only with the next poll: bytes to send, a dial, a
+    /// close. A core that has other work does not let it wait.
+    fn has_due(&self) -> bool;
+
     /// Appends what happened to `events`. With `wait_until`, and when nothing has happened, waits
     /// until something does, the waker is called or that instant comes; it may return early.
     /// Bounded work per call, shared evenly between the streams.

@@ -55,6 +55,10 @@ impl Driver for Tiny {
         self.0.adopt(parts)
     }
 
+    fn has_due(&self) -> bool {
+        self.0.has_due()
+    }
+
     fn poll<M>(&mut self, events: &mut Vec<Event<M>>, now: Nanos, wait_until: Option<Nanos>) {
         self.0.poll(events, now, wait_until);
     }

@@ -199,10 +199,12 @@ impl<D: Driver> Side<D> {
         }
     }
 
-    /// Polls what is there already, without waiting, several times over.
+    /// Polls what is there already, several times over. A core that says it has nothing else to do
+    /// asks its driver each time.
     pub(crate) fn settle(&mut self) {
         for _ in 0..50 {
-            self.poll(Nanos::ZERO);
+            let soon = self.env.now() + Duration::from_micros(20);
+            self.poll(soon);
         }
     }
 

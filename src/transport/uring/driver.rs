@@ -204,6 +204,10 @@ impl Driver for Uring {
         self.insert(parts.socket, parts.state, parts.filter, queue)
     }
 
+    fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     fn poll<M>(&mut self, events: &mut Vec<Event<M>>, now: Nanos, wait_until: Option<Nanos>) {
         let before = events.len();
         events.extend(self.ended.drain(..).map(|(conn, reason)| Event::Closed { conn, reason }));
