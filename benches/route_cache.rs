@@ -1,150 +1,171 @@
 #![forbid(unsafe_code)]
-//! Look-ups in a core's route cache against an immutable map of the same keys. See BENCHMARKS.md.
-#![allow(clippy::disallowed_methods)] // reads the clock and the machine
+//! Look-ups in a core's route cache, by its own core and by a reader of another thread, against
+//! an immutable map of the same ids under the same hash. See BENCHMARKS.md.
+#![allow(clippy::disallowed_methods)] // reads the clock and the machine, starts threads
 
 mod support;
 
-use std::time::Duration;
+#[path = "route_cache/company.rs"]
+mod company;
+#[path = "route_cache/tables.rs"]
+mod tables;
 
-use homing::ids::{
-    ActorId, AuthorityOwnerGeneration, FixedMap, MeshName, NodeGeneration, NodeRid,
-    ObjectGeneration, ObjectKey, ObjectKind, OwnerLeaseGeneration, RouteFence, StoreVersion,
-};
-use homing::route::{NodeEntry, Route, RouteCache, RouteLifetimes};
+use std::hint::black_box;
+
+use homing::ids::{ObjectHash, ObjectKey, ObjectKind};
+use homing::route::{FoundRoute, RouteReader};
 use homing::time::Nanos;
+
+use company::{Company, beside};
 use support::args::Args;
 use support::rounds::Compared;
 use support::samples::{Outcome, Samples, fold};
 use support::table::{Per, Table};
+use tables::{ByHash, NOW, Plain, SEED, Tables, local};
 
-const SEED: u64 = 0x5eed;
 /// Look-ups of one sample.
 const BATCH: usize = 64;
-const NOW: Nanos = Nanos(1_000_000_000);
 
-/// What the floor keeps: the same words, both deadlines in the entry itself.
-struct Plain {
-    version: u64,
-    expires_at: Nanos,
-    admission_deadline: Nanos,
+/// What is measured. The baseline of each is the map with what the same look-up needs there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    /// The core-local form that the shared one is compared with in tests.
+    Local,
+    /// The home core, which wants to know whether and where to.
+    Home,
+    /// The home core, which takes the names along.
+    HomeWhole,
+    /// The home core, from the bytes of the id: checked and hashed first.
+    HomeBytes,
+    /// A reader of another thread or process.
+    Reader(Company),
+    /// A reader, from the bytes of the id.
+    ReaderBytes,
 }
 
-/// How a look-up begins.
-#[derive(Clone, Copy)]
-enum Begin {
-    /// With the key: its hash is known.
-    Key,
-    /// With the bytes of the id: they are checked and hashed first.
-    Bytes,
-}
-
-struct Tables {
-    cache: RouteCache,
-    plain: FixedMap<ObjectKey, Plain>,
-    /// Every id that is in both, in an order that no cache foresees.
-    keys: Vec<ObjectKey>,
-}
+const CASES: &[(&str, Case)] = &[
+    ("core-local form", Case::Local),
+    ("home core", Case::Home),
+    ("home core, with the names", Case::HomeWhole),
+    ("home core, from the id's bytes", Case::HomeBytes),
+    ("reader", Case::Reader(Company::None)),
+    ("reader, from the id's bytes", Case::ReaderBytes),
+    ("reader, beside a second one", Case::Reader(Company::Reader)),
+    ("reader, beside a writer of 100,000 a second", Case::Reader(Company::Writer)),
+];
 
 fn main() {
     let args = Args::parse();
     let mut table = Table::begin("route_cache", args.tiny);
+    let mut notes = Vec::new();
     let sizes: &[usize] = if args.tiny { &[2_000] } else { &[2_000, 16_000, 1_000_000] };
     for &size in sizes {
-        let wanted = |begin: &str| args.wants(&format!("hit, {size} entries, {begin}"));
-        if !wanted("key at hand") && !wanted("from the id's bytes") {
+        let name_of = |name: &str| format!("hit, {size} entries, {name}");
+        let wanted: Vec<_> =
+            CASES.iter().filter(|(name, _)| args.wants(&name_of(name))).copied().collect();
+        if wanted.is_empty() {
             continue;
         }
-        let mut tables = fill(size);
-        for (name, begin) in [("key at hand", Begin::Key), ("from the id's bytes", Begin::Bytes)] {
-            if wanted(name) {
-                let compared = compare(&mut tables, begin, &args);
-                table.row(&format!("hit, {size} entries, {name}"), Per::Throughput, &compared);
-            }
+        let mut tables = Tables::fill(size);
+        for (name, case) in wanted {
+            let compared = measure(&mut tables, case, &args, &mut notes);
+            table.row(&name_of(name), Per::Throughput, &compared);
         }
     }
+    notes.iter().for_each(|note| println!("\n{note}"));
     table.end();
 }
 
-fn id(number: usize) -> String {
-    format!("player-{number:012}")
+fn measure(tables: &mut Tables, case: Case, args: &Args, notes: &mut Vec<String>) -> Compared {
+    let Tables { view, cache, by_hash, by_key, keys } = tables;
+    let keys = &keys[..];
+    let hashed = |hash, now| version_of(by_hash.get(&ByHash(hash)), now);
+    let in_map = |key: &ObjectKey, now| hashed(key.object_hash(), now);
+    match case {
+        Case::Local => {
+            let mut local = local(keys);
+            let look_up = |key: &ObjectKey, now| {
+                local.lookup(key, now).map_or(0, |route| route.store_version.get())
+            };
+            compare(args, keys, look_up, |key, now| version_of(by_key.get(key), now))
+        }
+        Case::Home => compare(args, keys, |key, now| version_in(cache.find(key, now)), in_map),
+        Case::HomeWhole => {
+            let look_up = |key: &ObjectKey, now| {
+                cache.lookup(key, now).map_or(0, |route| route.store_version.get())
+            };
+            compare(args, keys, look_up, in_map)
+        }
+        Case::HomeBytes => {
+            let key_of = |key: &ObjectKey| {
+                ObjectKey::new(SEED, ObjectKind::Actor, black_box(key.id())).expect("an id")
+            };
+            compare(
+                args,
+                keys,
+                |key, now| version_in(cache.find(&key_of(key), now)),
+                |key, now| version_of(by_key.get(&key_of(key)), now),
+            )
+        }
+        Case::ReaderBytes => {
+            let reader = RouteReader::new(view);
+            let look_up = |key: &ObjectKey, now| {
+                let seen = reader.lookup(ObjectKind::Actor, black_box(key.id()), now);
+                seen.map_or(0, |seen| seen.store_version.get())
+            };
+            let hash_of =
+                |key: &ObjectKey| ObjectHash::of(SEED, ObjectKind::Actor, black_box(key.id()));
+            compare(args, keys, look_up, |key, now| hashed(hash_of(key), now))
+        }
+        Case::Reader(company) => {
+            let reader = RouteReader::new(view);
+            let mut misses = 0;
+            let look_up = |key: &ObjectKey, now| {
+                loop {
+                    if let Some(seen) = reader.lookup_hash(key.object_hash(), now) {
+                        break seen.store_version.get();
+                    }
+                    // The writer was stopped inside of this entry; alone, a miss is a fault.
+                    assert!(company == Company::Writer, "every look-up is a hit");
+                    misses += 1;
+                }
+            };
+            let measured = || compare(args, keys, look_up, in_map);
+            let (compared, note) = beside(company, cache, view, keys, measured);
+            notes.extend(note.map(|note| format!("{note}; {misses} look-ups were misses.")));
+            compared
+        }
+    }
 }
 
-fn fill(size: usize) -> Tables {
-    let lifetimes = RouteLifetimes {
-        max_age: Duration::from_secs(15),
-        follow_duration: Duration::from_secs(30),
-    };
-    let mut cache = RouteCache::new((2 * size).next_power_of_two(), lifetimes);
-    let mesh = MeshName::new("bench").expect("a name");
-    let fences: Vec<RouteFence> = (0..4).map(|node| see_node(&mut cache, &mesh, node)).collect();
-    let mut plain = FixedMap::default();
-    let key_of = |number| ObjectKey::actor(SEED, &ActorId::new(id(number)).expect("an id"));
-    for number in 0..size {
-        let key = key_of(number);
-        let version = number as u64 + 1;
-        let route = Route {
-            key: key.clone(),
-            mesh: mesh.clone(),
-            fence: fences[number % fences.len()].clone(),
-            store_version: StoreVersion::new(version).expect("not zero"),
-        };
-        let _ = cache.insert(route, NOW);
-        let end = NOW + Duration::from_secs(10);
-        plain.insert(key, Plain { version, expires_at: end, admission_deadline: end });
-    }
-    // A full set gave an entry up here and there; only what stands is looked up.
-    let mut keys: Vec<_> =
-        (0..size).map(key_of).filter(|key| cache.peek(key, NOW).is_some()).collect();
-    let mut state = SEED;
-    for last in (1..keys.len()).rev() {
-        state = fold(state, last as u64);
-        keys.swap(last, (state % (last as u64 + 1)) as usize);
-    }
-    Tables { cache, plain, keys }
+fn version_in(found: Option<FoundRoute>) -> u64 {
+    found.map_or(0, |found| found.store_version.get())
 }
 
-fn see_node(cache: &mut RouteCache, mesh: &MeshName, number: u64) -> RouteFence {
-    let rid = NodeRid::new(format!("node-{number:016x}")).expect("a rid");
-    let node_generation = NodeGeneration::new(number + 1).expect("not zero");
-    let lease_generation = OwnerLeaseGeneration::new(number + 1).expect("not zero");
-    cache.see_node(NodeEntry {
-        rid: rid.clone(),
-        node_generation,
-        lease_generation,
-        admission_deadline: NOW + Duration::from_secs(10),
-        mesh: mesh.clone(),
-        endpoint: "tcp://127.0.0.1:1".parse().expect("an endpoint"),
-        key_id: 1,
-        message_follow_duration: Some(Duration::from_secs(30)),
-    });
-    RouteFence {
-        object_generation: ObjectGeneration::FIRST,
-        rid,
-        node_generation,
-        authority_owner_generation: AuthorityOwnerGeneration::FIRST,
-        owner_lease_generation: lease_generation,
-    }
-}
-
-fn compare(tables: &mut Tables, begin: Begin, args: &Args) -> Compared {
-    let Tables { cache, plain, keys } = tables;
-    let ops = args.operations(2_000_000) as usize;
-    let mut in_cache =
-        |key: &ObjectKey, now| cache.lookup(key, now).map_or(0, |route| route.store_version.get());
-    let mut in_plain = |key: &ObjectKey, now: Nanos| match plain.get(key) {
+/// What a map answers: both deadlines are checked there too.
+fn version_of(found: Option<&Plain>, now: Nanos) -> u64 {
+    match found {
         Some(p) if now < p.expires_at && now < p.admission_deadline => p.version,
         _ => 0,
-    };
+    }
+}
+
+fn compare(
+    args: &Args,
+    keys: &[ObjectKey],
+    mut subject: impl FnMut(&ObjectKey, Nanos) -> u64,
+    mut baseline: impl FnMut(&ObjectKey, Nanos) -> u64,
+) -> Compared {
+    let ops = args.operations(2_000_000) as usize;
     Compared::run(
         args.rounds,
-        || segment(keys, begin, ops, &mut in_cache),
-        || segment(keys, begin, ops, &mut in_plain),
+        || segment(keys, ops, &mut subject),
+        || segment(keys, ops, &mut baseline),
     )
 }
 
 fn segment(
     keys: &[ObjectKey],
-    begin: Begin,
     ops: usize,
     look_up: &mut impl FnMut(&ObjectKey, Nanos) -> u64,
 ) -> Outcome {
@@ -156,15 +177,7 @@ fn segment(
             let batch = at.by_ref().take(BATCH);
             samples.begin();
             for key in batch {
-                let now = std::hint::black_box(NOW);
-                let version = match begin {
-                    Begin::Key => look_up(key, now),
-                    Begin::Bytes => {
-                        let id = std::hint::black_box(key.id());
-                        let key = ObjectKey::new(SEED, ObjectKind::Actor, id).expect("an id");
-                        look_up(&key, now)
-                    }
-                };
+                let version = look_up(key, black_box(NOW));
                 assert_ne!(version, 0, "every look-up is a hit");
                 hash = fold(hash, version);
             }

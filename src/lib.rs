@@ -9,10 +9,12 @@ pub mod limits;
 pub mod sync;
 pub mod time;
 
+pub mod layout;
 pub mod location;
 pub mod wire;
 
 pub mod env;
+pub mod shm;
 
 pub mod route;
 pub mod store;

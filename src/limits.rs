@@ -48,6 +48,10 @@ pub const MAX_KNOWN_PEERS: usize = 1 << 16;
 pub const ROUTE_CACHE_ROUTES: usize = 65_536;
 /// Routes per set of the route cache.
 pub const ROUTE_CACHE_WAYS: usize = 4;
+/// Routes of a core for which one block for the rest of an id over 48 bytes is set aside.
+pub const ROUTES_PER_ID_BLOCK: u32 = 16;
+/// Nodes of which a core tells readers of its region; it knows more for itself.
+pub const NODE_TABLE_ROWS: u32 = 1024;
 /// Store reads of one id in flight at most; later callers wait for one of them to end.
 pub const MAX_READS_PER_ID: usize = 3;
 /// Requests that ended without a reply and whose late reply is still told apart by kind.

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Small cells that threads share.
+//! Small cells that threads share, and the words that processes share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,3 +55,58 @@ impl LeaseCell {
         }
     }
 }
+
+/// An atomic word as the seqlock of `shm` uses it: the only loads and stores it makes, under the
+/// names of what they order. It is implemented for the word of `std`, and with the feature `loom`
+/// for that of the model checker, from one text.
+pub trait Word {
+    /// Reads; orders nothing. This is the only load that is sound on a read-only mapping.
+    fn load_relaxed(&self) -> u64;
+    /// Writes; orders nothing.
+    fn store_relaxed(&self, value: u64);
+    /// Writes; whoever reads the value and then passes [`Word::fence_acquire`] sees everything
+    /// that was written before.
+    fn store_release(&self, value: u64);
+    /// What was read before this comes before everything after it.
+    fn fence_acquire();
+    /// Everything before this comes before what is written after it.
+    fn fence_release();
+}
+
+macro_rules! word {
+    ($atomic:ty, $fence:path) => {
+        impl Word for $atomic {
+            #[inline(always)]
+            fn load_relaxed(&self) -> u64 {
+                self.load(Ordering::Relaxed)
+            }
+
+            #[inline(always)]
+            fn store_relaxed(&self, value: u64) {
+                self.store(value, Ordering::Relaxed);
+            }
+
+            #[inline(always)]
+            fn store_release(&self, value: u64) {
+                // SYNC: pairs with `fence_acquire` after a relaxed load of this word.
+                self.store(value, Ordering::Release);
+            }
+
+            #[inline(always)]
+            fn fence_acquire() {
+                // SYNC: pairs with `store_release` and with `fence_release`.
+                $fence(Ordering::Acquire);
+            }
+
+            #[inline(always)]
+            fn fence_release() {
+                // SYNC: pairs with `fence_acquire` of whoever read a word written after this.
+                $fence(Ordering::Release);
+            }
+        }
+    };
+}
+
+word!(AtomicU64, std::sync::atomic::fence);
+#[cfg(feature = "loom")]
+word!(loom::sync::atomic::AtomicU64, loom::sync::atomic::fence);

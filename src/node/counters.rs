@@ -1,7 +1,8 @@
 #![forbid(unsafe_code)]
-//! What a node counts. One block per core, written by that core alone, read by anyone.
+//! What a node counts. One block per core in the node's region, written by that core alone, read
+//! by anyone.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::shm::{CounterSpec, ReadWords};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
@@ -22,6 +23,19 @@ macro_rules! counters {
             #[must_use]
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$name => $label,)* }
+            }
+
+            /// The number under which the region has it: it follows from the label, and so stays
+            /// with the counter across versions.
+            #[must_use]
+            pub const fn id(self) -> u32 {
+                let label = self.label().as_bytes();
+                let (mut id, mut at) = (0x811c_9dc5_u32, 0);
+                while at < label.len() {
+                    id = (id ^ label[at] as u32).wrapping_mul(0x0100_0193);
+                    at += 1;
+                }
+                id
             }
         }
     };
@@ -98,25 +112,10 @@ counters! {
     HeldWhileLapsed = "held_while_lapsed",
 }
 
-/// The counters of one core.
-pub(crate) struct CoreCounters([AtomicU64; Counter::ALL.len()]);
-
-impl Default for CoreCounters {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
-impl CoreCounters {
-    /// Adds; only the owning core calls this, so no read-modify-write is needed.
-    pub(crate) fn add(&self, counter: Counter, by: u64) {
-        let cell = &self.0[counter as usize];
-        cell.store(cell.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self, counter: Counter) -> u64 {
-        self.0[counter as usize].load(Ordering::Relaxed)
-    }
+/// The counters of a node's region.
+pub(super) fn specs() -> Vec<CounterSpec> {
+    let spec = |c: &Counter| CounterSpec { id: c.id(), label: c.label(), unit: "" };
+    Counter::ALL.iter().map(spec).collect()
 }
 
 /// The sums of a node's counters at an instant.
@@ -132,14 +131,9 @@ impl CoreCounters {
 pub struct Counters(pub(crate) Vec<u64>);
 
 impl Counters {
-    pub(crate) fn sum<'a>(cores: impl Iterator<Item = &'a CoreCounters>) -> Self {
-        let mut sums = vec![0; Counter::ALL.len()];
-        for core in cores {
-            for (sum, counter) in sums.iter_mut().zip(Counter::ALL) {
-                *sum += core.get(*counter);
-            }
-        }
-        Self(sums)
+    pub(crate) fn sum(cores: &[ReadWords]) -> Self {
+        let of_all = |at| cores.iter().fold(0u64, |sum, core| sum.wrapping_add(core.load(at)));
+        Self((0..Counter::ALL.len()).map(of_all).collect())
     }
 
     /// One counter.
@@ -151,5 +145,21 @@ impl Counters {
     /// All of them, with their labels.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Counter::ALL.iter().map(|c| (c.label(), self.get(*c)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_counters_have_one_name_or_number_and_every_label_fits() {
+        let specs = specs();
+        assert_eq!(specs.iter().map(|s| s.id).collect::<BTreeSet<_>>().len(), specs.len());
+        assert_eq!(specs.iter().map(|s| s.label).collect::<BTreeSet<_>>().len(), specs.len());
+        assert!(specs.iter().all(|s| s.label.len() < 104 && s.id != 0));
+        assert_eq!(Counter::CacheHits.id(), 0x5c84_1d08, "it stays with the label");
     }
 }

@@ -29,8 +29,8 @@ use crate::error::Result;
 use crate::ids::{ActorId, MeshName, NodeGeneration, NodeRid, ObjectKey, OwnerLeaseGeneration};
 use crate::object::Registry;
 use crate::route::RouteLifetimes;
+use crate::shm::{CounterBlock, ReadWords, Region, Shard};
 use crate::store::records::OwnerGuard;
-use counters::CoreCounters;
 use operation::Mail;
 use settings::Settings;
 
@@ -42,7 +42,7 @@ pub(crate) mod simulated {
     pub(crate) use super::oneshot::{Taken, oneshot};
     #[allow(unreachable_pub)] // the name a simulated world carries
     pub use super::operation::Mail;
-    pub(crate) use super::start::{parts, report_mail};
+    pub(crate) use super::start::{parts, region, report_mail};
     pub(crate) use super::{End, Shared};
 }
 
@@ -61,7 +61,10 @@ pub(crate) struct Shared {
     pub(crate) identity: Identity,
     pub(crate) registry: Registry,
     pub(crate) poster: Arc<dyn Post<Mail>>,
-    pub(crate) counters: Vec<CoreCounters>,
+    /// What each core has counted.
+    counters: Vec<ReadWords>,
+    /// What other processes see of the node.
+    region: Mutex<Region>,
     /// The two durations in force (R0-7).
     lifetimes: Mutex<RouteLifetimes>,
     closes: Mutex<BTreeMap<&'static str, u64>>,
@@ -74,8 +77,10 @@ impl Shared {
         identity: Identity,
         registry: Registry,
         poster: Arc<dyn Post<Mail>>,
+        region: Region,
     ) -> Self {
-        let counters = (0..settings.cores).map(|_| CoreCounters::default()).collect();
+        let view = region.view();
+        let counters = (0..settings.cores).filter_map(|core| view.counter_values(core)).collect();
         let lifetimes = Mutex::new(settings.lifetimes);
         Self {
             settings,
@@ -83,10 +88,21 @@ impl Shared {
             registry,
             poster,
             counters,
+            region: Mutex::new(region),
             lifetimes,
             closes: Mutex::default(),
             tickets: AtomicU64::new(1),
         }
+    }
+
+    /// The right to write a core's part of the region.
+    ///
+    /// # Panics
+    /// When it was taken before: each core is made once.
+    pub(crate) fn take_part(&self, core: u16) -> (Shard, CounterBlock) {
+        let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = region.take_shard(core).zip(region.take_counters(core));
+        part.expect("each core is made once")
     }
 
     pub(crate) fn actor_key(&self, id: &ActorId) -> ObjectKey {
@@ -229,7 +245,7 @@ impl Node {
     /// The sums of the node's counters. Costs the cores nothing.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters::sum(self.shared().counters.iter())
+        Counters::sum(&self.shared().counters)
     }
 
     /// How often streams and links were closed, by reason. The reasons are stable names.

@@ -20,13 +20,16 @@ use crate::env::{Endpoint, LeaseView, Post};
 use crate::error::{Error, Result};
 use crate::exec::cells::panic_text;
 use crate::ids::{ObjectHash, ObjectKind};
+use crate::layout::RegionSizes;
 use crate::limits;
 use crate::location::LocationStore;
 use crate::object::Registry;
 use crate::protocol::peer::{PeerConfig, PeerIdentity, Peers};
+use crate::shm::{Place, ProcessIdentity, Region, RegionIdentity, RegionSpec};
 use crate::store::leases::{Keeper, KeeperConfig, Started, StoreHealth};
 use crate::store::records::NodeDescriptor;
 use crate::sync::LeaseCell;
+use crate::time::Nanos;
 use crate::transport::listen::BoundListener;
 
 /// How long the lease is tried to be given back.
@@ -109,6 +112,29 @@ fn identity(started: &Started, endpoint: &Endpoint) -> Identity {
         hash_seed: started.hash_seed,
         endpoint: endpoint.clone(),
     }
+}
+
+/// The node's region of shared memory, with a shard of the route cache for each core.
+pub(crate) fn region(
+    settings: &Settings,
+    identity: &Identity,
+    place: Place<'_>,
+    process: ProcessIdentity,
+    created_at: Nanos,
+) -> Result<Region> {
+    let spec = RegionSpec {
+        identity: RegionIdentity {
+            mesh: settings.mesh.clone(),
+            rid: settings.rid.clone(),
+            node_generation: identity.node_generation.get(),
+            hash_seed: identity.hash_seed,
+            process,
+            created_at,
+        },
+        sizes: RegionSizes::of_node(settings.cores, settings.route_cache_capacity),
+        counters: super::counters::specs(),
+    };
+    Ok(Region::create(&spec, place, &mut |_| ())?)
 }
 
 /// The mail that tells every core what the lease thread reported; `None` for what only the start
@@ -293,7 +319,11 @@ fn start_cores(
     let mut peers = Some(parts.peers);
     let cores = settings.cores;
     let poster = node.poster.clone();
-    let shared = Arc::new(Shared::new(settings, parts.identity, registry, poster.clone()));
+    let process = ProcessIdentity::own()
+        .map_err(|e| Error::internal(format!("this process cannot be looked up: {e}")))?;
+    let region = region(&settings, &parts.identity, Place::Memfd, process, real::boottime())?;
+    let shared = Shared::new(settings, parts.identity, registry, poster.clone(), region);
+    let shared = Arc::new(shared);
     let _ = lease.cores.set((poster.clone(), cores));
 
     let mut threads = Threads { shared: shared.clone(), cores: Vec::new(), lease: lease.clone() };
@@ -330,7 +360,7 @@ fn run_core(
     let for_others = shared.clone();
     let run = move || {
         let mut core = Core::new(shared, &mut env, peers, generations);
-        let mut park_until = crate::time::Nanos::ZERO;
+        let mut park_until = Nanos::ZERO;
         while let Some(next) = core.run_once(&mut env, park_until) {
             park_until = next;
         }

@@ -55,7 +55,7 @@ impl RouteLifetimes {
     }
 
     /// When an entry that is inserted now ends by this node's own settings.
-    fn end_of(self, inserted_at: Nanos) -> Nanos {
+    pub(super) fn end_of(self, inserted_at: Nanos) -> Nanos {
         let end = inserted_at + self.max_age;
         if self.follow_duration.is_zero() {
             return end;
@@ -118,7 +118,7 @@ impl Entry {
 
 /// When an entry to this node ends by the node's own follow duration. A peer that relays nothing
 /// sets no end: there is no follow route that the entry could outlive.
-fn peer_end(node: &NodeEntry, inserted_at: Nanos) -> Option<Nanos> {
+pub(super) fn peer_end(node: &NodeEntry, inserted_at: Nanos) -> Option<Nanos> {
     let follow = node.message_follow_duration?;
     (!follow.is_zero()).then(|| inserted_at + follow.saturating_sub(CACHE_FOLLOW_GAP))
 }

@@ -6,13 +6,20 @@
 //! the [`NodeTable`]: what a core knows about every other node, its lease's deadline above all, so
 //! that a deadline is kept once per node and not once per route.
 //!
+//! [`SharedRouteCache`] is the same cache in shared memory, where a [`RouteReader`] of any thread or
+//! process can look things up too; [`RouteCache`] is what its tests compare it with.
+//!
 //! [`Resolution`] is the closed set of answers a resolver gives (R2.2b-1).
 
 mod cache;
 mod nodes;
+mod shared;
 
 pub use cache::{CacheCounters, InsertOutcome, RouteCache, RouteLifetimes};
 pub use nodes::{NodeEntry, NodeSlot, NodeTable, Sighting};
+pub use shared::{
+    FoundRoute, InspectedRoute, NodesMut, RouteReader, SeenNode, SeenRoute, SharedRouteCache,
+};
 
 use crate::error::Error;
 use crate::ids::{

@@ -46,6 +46,18 @@ pub struct NodeSlot {
     stamp: u64,
 }
 
+impl NodeSlot {
+    /// Place and stamp.
+    pub(super) const fn parts(self) -> (u32, u64) {
+        (self.index, self.stamp)
+    }
+
+    /// The slot of these parts; it names a node only if such a slot was handed out.
+    pub(super) const fn of_parts(index: u32, stamp: u64) -> Self {
+        Self { index, stamp }
+    }
+}
+
 /// What [`NodeTable::see`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sighting {
@@ -107,11 +119,19 @@ impl NodeTable {
 
     /// The entry a slot named; `None` once it was replaced or removed. O(1).
     #[must_use]
+    #[inline]
     pub fn at(&self, slot: NodeSlot) -> Option<&NodeEntry> {
         match self.slots.get(slot.index as usize) {
             Some(Some((stamp, entry))) if *stamp == slot.stamp => Some(entry),
             _ => None,
         }
+    }
+
+    /// The slot of the node of that rid, whatever its lifecycle.
+    pub(super) fn slot_of_rid(&self, rid: &NodeRid) -> Option<NodeSlot> {
+        let &index = self.by_rid.get(rid)?;
+        let (stamp, _) = self.slots[index as usize].as_ref()?;
+        Some(NodeSlot { index, stamp: *stamp })
     }
 
     /// The slot of exactly the node, lifecycle and lease that `fence` names.
@@ -134,7 +154,7 @@ impl NodeTable {
             self.insert(entry);
             return Sighting::Inserted;
         };
-        let stamp = self.next_stamp();
+        let stamp = self.last_stamp + 1;
         let slot = &mut self.slots[index as usize];
         let Some((old_stamp, old)) = slot else {
             debug_assert!(false, "an indexed slot is never empty");
@@ -147,6 +167,7 @@ impl NodeTable {
         }
         if new > standing {
             (*old_stamp, *old) = (stamp, entry);
+            self.last_stamp = stamp;
             return Sighting::Replaced;
         }
         entry.admission_deadline = entry.admission_deadline.max(old.admission_deadline);

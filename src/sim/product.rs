@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::{Built, Life, NodeIx, NodeSpec, NodeStart, SimCore, SimEnv, SimWorld};
 use crate::env::Post;
 use crate::error::Error;
-use crate::node::simulated::{Core, End, Mail, Plan, Shared, Taken, oneshot, parts};
+use crate::node::simulated::{Core, End, Mail, Plan, Shared, Taken, oneshot, parts, region};
 use crate::node::store_threads::LeaseControl;
 use crate::node::{Node, NodeBuilder};
 use crate::protocol::peer::Peers;
+use crate::shm::{Place, ProcessIdentity};
 use crate::store::records::Block;
 use crate::time::Nanos;
 
@@ -141,7 +142,10 @@ fn build(plan: Plan, start: NodeStart<Mail>) -> Result<BuiltNode, Error> {
     let _ = control.send(LeaseControl::Publish(Box::new(parts.descriptor)));
     let cores = settings.cores;
     let poster = start.poster;
-    let shared = Arc::new(Shared::new(settings, parts.identity, registry, poster.clone()));
+    let process = ProcessIdentity { pid: 0, start_time_ticks: 0, boot_id: [0; 16] };
+    let region = region(&settings, &parts.identity, Place::Private, process, start.time.now())?;
+    let shared = Shared::new(settings, parts.identity, registry, poster.clone(), region);
+    let shared = Arc::new(shared);
     let mut generations = started.generations;
     let share = generations.len() / u64::from(cores);
     let mut peers = Some(parts.peers);

@@ -29,5 +29,6 @@ mod r2_5;
 mod r2_6;
 mod r4;
 mod r5;
+mod region;
 mod start;
 mod streams;

@@ -242,6 +242,10 @@ impl Child {
         kill_process(Pid::from_child(&self.process), signal).expect("the child can be signalled");
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Stops the process: it does nothing until it is told to go on.
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);

@@ -498,7 +498,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let counts = u64::from(matches!(sight, Sight::First));
         let cached = match sight {
             Sight::Answered(route) => return self.attempt_remote(env, operation, &route),
-            Sight::First | Sight::Again => self.routes.lookup(&operation.key, self.now).cloned(),
+            Sight::First | Sight::Again => self.routes.lookup(&operation.key, self.now),
         };
         let Some(route) = cached else {
             self.count(Counter::CacheMisses, counts);
@@ -647,7 +647,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let key = &operation.key;
         let why = format!("{key}: its owner {owner} is not connected: {text}");
         // The next call asks the Store who owns it now.
-        if let Some(route) = self.routes.lookup(key, self.now).cloned() {
+        if let Some(route) = self.routes.lookup(key, self.now) {
             self.forget_route(env, key, &route);
         }
         self.settle(env, operation.waiter, Err(Error::unavailable(why)));

@@ -36,7 +36,8 @@ use crate::protocol::credit::CreditWindow;
 use crate::protocol::peer::{IntentId, LinkId, PeerEvent, Peers};
 use crate::protocol::request::Requests;
 use crate::protocol::resolve::{Event as ResolveEvent, Resolver};
-use crate::route::{Resolution, RouteCache, RouteLifetimes};
+use crate::route::{Resolution, RouteLifetimes, SharedRouteCache};
+use crate::shm::CounterBlock;
 use crate::store::generations::Allocator;
 use crate::store::records::Block;
 use crate::time::Nanos;
@@ -82,7 +83,8 @@ pub(crate) struct Core<E: Env<Mail = Mail>> {
     is_alive: bool,
     events: Vec<Event<Mail>>,
 
-    routes: RouteCache,
+    counters: CounterBlock,
+    routes: SharedRouteCache,
     hosts: BTreeMap<NodeRid, Arc<[String]>>,
     resolver: Resolver,
     resolve_calls: FixedMap<u64, super::oneshot::Settler<Resolution>>,
@@ -130,8 +132,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
         let now = env.now();
         let poster = env.poster();
         let index = env.core();
+        let (shard, counters) = shared.take_part(index);
         let wake = move |cell| poster.post(index, Mail::Wake { cell });
-        let capacity = settings.route_cache_capacity.div_ceil(usize::from(settings.cores));
         let mut resolver = Resolver::new(settings.store_timeout);
         resolver.set_caching(!settings.lifetimes.max_age.is_zero());
         let mut requests = Requests::new(index, settings.cores);
@@ -162,7 +164,8 @@ impl<E: Env<Mail = Mail>> Core<E> {
             now,
             is_alive: env.lease().is_alive(now),
             events: Vec::new(),
-            routes: RouteCache::new(capacity, settings.lifetimes),
+            counters,
+            routes: SharedRouteCache::over(shard, settings.lifetimes),
             hosts: BTreeMap::new(),
             resolver,
             resolve_calls: FixedMap::default(),
@@ -281,6 +284,7 @@ impl<E: Env<Mail = Mail>> Core<E> {
     /// Reads the clock and the lease; goes on with what was held back when it stands again.
     fn look_at_lease(&mut self, env: &mut E) {
         self.now = env.now();
+        self.routes.beat(self.now);
         let is_alive = env.lease().is_alive(self.now);
         let was_alive = std::mem::replace(&mut self.is_alive, is_alive);
         if was_alive && !is_alive {
@@ -469,6 +473,6 @@ impl<E: Env<Mail = Mail>> Core<E> {
     }
 
     fn count(&self, counter: Counter, by: u64) {
-        self.shared.counters[usize::from(self.index)].add(counter, by);
+        self.counters.add(counter as usize, by);
     }
 }

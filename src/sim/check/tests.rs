@@ -346,9 +346,20 @@ fn executions_and_answers_of_a_lapsed_owner() {
 fn failed_with(kind: ErrorKind, add: impl FnOnce(&Story)) -> Vec<Rule> {
     let s = Story::new();
     let key = s.submit(0, OpKind::Request, 60_000);
-    s.at(61_000).ended(key, Ending::Failed(kind));
+    // Time runs out when it is over, not before.
+    let ended = if kind == ErrorKind::DeadlineExceeded { 65_000 } else { 61_000 };
+    s.at(ended).ended(key, Ending::Failed(kind));
     add(&s);
     s.rules()
+}
+
+#[test]
+fn time_that_runs_out_too_early() {
+    let s = Story::new();
+    let key = s.submit(0, OpKind::Request, 60_000);
+    s.at(64_900).ended(key, Ending::Failed(ErrorKind::DeadlineExceeded));
+    s.trouble(TroubleKind::LinkSlow, Concerns::Link(NodeIx(0), NodeIx(1)), 60_000, 5_000);
+    assert_eq!(s.rules(), [Rule::Deadline]);
 }
 
 #[test]

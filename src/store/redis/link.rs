@@ -5,7 +5,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::{Client, Cmd, Connection, ConnectionAddr, ConnectionLike, ConnectionInfo, RedisError, Script, Value};
+use redis::{
+    Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, RedisError, Script,
+    Value,
+};
 
 use super::options::{Server, Target};
 use super::value::Reply;
@@ -23,8 +26,18 @@ const MAX_CONNECT: Duration = Duration::from_secs(5);
 
 /// What the server says instead of running a script: nothing was read or written.
 const REFUSALS: [&str; 12] = [
-    "READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "OOM", "MISCONF", "BUSY", "NOAUTH",
-    "WRONGPASS", "NOSCRIPT", "TRYAGAIN", "HOMINGSPENT",
+    "READONLY",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "LOADING",
+    "OOM",
+    "MISCONF",
+    "BUSY",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOSCRIPT",
+    "TRYAGAIN",
+    "HOMINGSPENT",
 ];
 /// Those of them that another server, or the same one a moment later, may not give.
 const ELSEWHERE: [&str; 5] = ["READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "TRYAGAIN"];
@@ -169,7 +182,12 @@ impl Link {
 
     /// Sends a command and waits for its answer. After an error without a code the connection is
     /// of no further use: what it would answer next is this command's answer.
-    fn ask(&self, connection: &mut Connection, command: &Cmd, until: Nanos) -> Result<Value, RedisError> {
+    fn ask(
+        &self,
+        connection: &mut Connection,
+        command: &Cmd,
+        until: Nanos,
+    ) -> Result<Value, RedisError> {
         let left = until.since(boottime()).max(Duration::from_millis(1));
         connection.set_read_timeout(Some(left))?;
         connection.set_write_timeout(Some(left))?;
@@ -214,7 +232,12 @@ impl Link {
         }
     }
 
-    fn dial(&self, server: &Server, info: &ConnectionInfo, until: Nanos) -> Result<Connection, String> {
+    fn dial(
+        &self,
+        server: &Server,
+        info: &ConnectionInfo,
+        until: Nanos,
+    ) -> Result<Connection, String> {
         let left = until.since(boottime()).clamp(Duration::from_millis(1), MAX_CONNECT);
         let addr = info.addr();
         server
@@ -223,7 +246,12 @@ impl Link {
             .map_err(|e| format!("the Redis server {addr} cannot be reached: {}", said(&e)))
     }
 
-    fn master_by(&self, sentinel: &Server, master: &str, until: Nanos) -> Result<(String, u16), String> {
+    fn master_by(
+        &self,
+        sentinel: &Server,
+        master: &str,
+        until: Nanos,
+    ) -> Result<(String, u16), String> {
         let mut connection = self.dial(sentinel, &sentinel.info, until)?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(master);

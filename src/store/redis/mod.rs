@@ -176,12 +176,8 @@ impl LocationStore for RedisStore {
         loop {
             // One more than is wanted: whether something follows decides about the cursor.
             let step = SCAN_STEP.min(limit.saturating_add(1));
-            let args = vec![
-                self.keys.records.clone(),
-                from,
-                to.clone(),
-                step.to_string().into_bytes(),
-            ];
+            let args =
+                vec![self.keys.records.clone(), from, to.clone(), step.to_string().into_bytes()];
             let call = Call::scan(vec![self.keys.index.clone()], args);
             let mut reply = self.link.call(&call, until)?;
             let store_now_ms = reply.time_ms()?;

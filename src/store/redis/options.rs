@@ -117,9 +117,8 @@ impl RedisOptions {
         let shown = target.to_string();
         let link = Link::new(target);
         let keys = Names::new(&self.prefix);
-        let mut connection = link
-            .connect(boottime() + OPEN_BUDGET)
-            .map_err(|text| unreachable(&text))?;
+        let mut connection =
+            link.connect(boottime() + OPEN_BUDGET).map_err(|text| unreachable(&text))?;
         let timeouts = connection
             .set_read_timeout(Some(OPEN_BUDGET))
             .and_then(|()| connection.set_write_timeout(Some(OPEN_BUDGET)));

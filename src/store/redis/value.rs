@@ -94,8 +94,10 @@ impl Reply {
         let mut of = Self::new(self.next()?)?;
         let outcome = match &of.bytes()?[..] {
             b"C" => {
-                let version = |of: &mut Self| StoreVersion::new(of.number()?)
-                    .ok_or_else(|| bad_reply("a version is out of range"));
+                let version = |of: &mut Self| {
+                    StoreVersion::new(of.number()?)
+                        .ok_or_else(|| bad_reply("a version is out of range"))
+                };
                 let versions = batch.writes.iter().map(|_| version(&mut of));
                 BatchOutcome::Committed(versions.collect::<Result<_, _>>()?)
             }
