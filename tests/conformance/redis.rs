@@ -91,8 +91,9 @@ fn a_late_answer_reaches_nobody() {
             assert_eq!(value(&store, name).as_deref(), Some(name));
         }
     }
-    // What was unknown is what a read says.
-    eventually("the commit of the paused connection", || value(&store, "d"));
+    // What was unknown is what a read says; the server may have dropped it with its connection.
+    let told = value(&store, "d");
+    assert!(told.is_none() || told.as_deref() == Some("d"), "{told:?}");
 }
 
 /// A commit whose answer was lost is unknown, ran at most once, and is not sent again.

@@ -94,16 +94,15 @@ impl Server {
         Some(ask(&mut connection, words))
     }
 
-    /// How often scripts that write were run or refused.
+    /// How often scripts were asked for, by name or by text.
     pub(crate) fn scripts_called(&self) -> u64 {
         let stats = self.ask(&["INFO", "commandstats"]);
-        let of = |name: &str| -> u64 {
-            let line = stats.lines().find_map(|line| line.strip_prefix(name));
-            line.map_or(0, |line| {
-                line.trim_start_matches(":calls=").split(',').next().unwrap().parse().unwrap()
-            })
+        let calls = |line: &str| {
+            let rest = line.strip_prefix("cmdstat_eval")?;
+            let rest = rest.strip_prefix("sha").unwrap_or(rest).strip_prefix(":calls=")?;
+            rest.split(',').next()?.parse::<u64>().ok()
         };
-        of("cmdstat_evalsha") + of("cmdstat_eval:")
+        stats.lines().filter_map(calls).sum()
     }
 }
 
