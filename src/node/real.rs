@@ -256,10 +256,7 @@ impl<M: Send + 'static, D: Driver> Env for RealEnv<M, D> {
         // again after this.
         let read = self.now.take().filter(|_| park_until == Nanos::ZERO);
         let now = read.unwrap_or_else(boottime);
-        if now < park_until
-            || self.driver.has_due()
-            || now.since(self.asked_at) >= ASK_INTERVAL
-        {
+        if now < park_until || self.driver.has_due() || now.since(self.asked_at) >= ASK_INTERVAL {
             self.asked_at = now;
             self.driver.poll(events, now, None);
         }

@@ -13,6 +13,9 @@ pub mod records;
 #[cfg(feature = "lmdb")]
 pub mod lmdb;
 
+#[cfg(feature = "redis")]
+pub mod redis;
+
 #[cfg(feature = "conformance")]
 pub mod conformance;
 

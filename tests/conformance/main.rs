@@ -8,3 +8,9 @@ mod suite;
 
 #[cfg(feature = "lmdb")]
 mod lmdb;
+
+#[cfg(feature = "redis")]
+#[path = "../support/eventually.rs"]
+mod eventually;
+#[cfg(feature = "redis")]
+mod redis;
