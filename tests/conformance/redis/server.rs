@@ -6,7 +6,6 @@ use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use homing::store::redis::{RedisOptions, RedisStore};
@@ -84,14 +83,14 @@ impl Server {
     /// A command of the test's own; gives the answer as text.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
-        ask(&mut connection, words)
+        try_ask(&mut connection, words).unwrap()
     }
 
-    /// As [`Server::ask`], over TCP: for sentinels.
+    /// As [`Server::ask`], over TCP, for sentinels; `None` when it is not there yet or refuses.
     pub(crate) fn ask_tcp(&self, words: &[&str]) -> Option<String> {
         let client = redis::Client::open(self.tcp_url()).unwrap();
         let mut connection = client.get_connection().ok()?;
-        Some(ask(&mut connection, words))
+        try_ask(&mut connection, words).ok()
     }
 
     /// How often scripts were asked for, by name or by text.
@@ -124,17 +123,16 @@ fn spawn(command: &mut Command) -> Child {
     })
 }
 
-fn ask(connection: &mut redis::Connection, words: &[&str]) -> String {
+fn try_ask(connection: &mut redis::Connection, words: &[&str]) -> Result<String, String> {
     let mut command = redis::cmd(words[0]);
     words[1..].iter().for_each(|word| {
         command.arg(word);
     });
     match command.query::<redis::Value>(connection) {
-        Ok(redis::Value::BulkString(bytes)) => String::from_utf8(bytes).unwrap(),
-        Ok(redis::Value::VerbatimString { text, .. }) => text,
-        Ok(redis::Value::Array(items)) => format!("{items:?}"),
-        Ok(other) => format!("{other:?}"),
-        Err(e) => panic!("{words:?}: {e}"),
+        Ok(redis::Value::BulkString(bytes)) => Ok(String::from_utf8(bytes).unwrap()),
+        Ok(redis::Value::VerbatimString { text, .. }) => Ok(text),
+        Ok(other) => Ok(format!("{other:?}")),
+        Err(e) => Err(format!("{words:?}: {e}")),
     }
 }
 
@@ -144,7 +142,6 @@ pub(crate) fn free_port() -> u16 {
 
 /// What a door does with what comes from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Way {
     /// Everything passes, both ways.
     Open,
@@ -157,14 +154,14 @@ pub(crate) enum Way {
 /// Stands between a store and a server.
 pub(crate) struct Door {
     dir: tempfile::TempDir,
-    way: Arc<AtomicU8>,
+    way: Arc<Mutex<Way>>,
 }
 
 impl Door {
     pub(crate) fn to(server: &Server) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("door")).unwrap();
-        let way = Arc::new(AtomicU8::new(Way::Open as u8));
+        let way = Arc::new(Mutex::new(Way::Open));
         let (to, shared) = (server.socket(), way.clone());
         std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -182,11 +179,11 @@ impl Door {
 
     /// What happens to the next words of any connection.
     pub(crate) fn set(&self, way: Way) {
-        self.way.store(way as u8, Ordering::SeqCst);
+        *self.way.lock().unwrap() = way;
     }
 }
 
-fn pass(mut client: UnixStream, server: UnixStream, way: &AtomicU8) {
+fn pass(mut client: UnixStream, server: UnixStream, way: &Mutex<Way>) {
     let back_from = server.try_clone().unwrap();
     let back_to = Arc::new(Mutex::new(Some(client.try_clone().unwrap())));
     let slot = back_to.clone();
@@ -204,14 +201,14 @@ fn pass(mut client: UnixStream, server: UnixStream, way: &AtomicU8) {
     let mut to = server;
     let mut bytes = [0; 1 << 16];
     while let Ok(len @ 1..) = client.read(&mut bytes) {
-        let swallow = way.swap(Way::Open as u8, Ordering::SeqCst);
-        if swallow == Way::SwallowAnswer as u8 {
+        let swallow = std::mem::replace(&mut *way.lock().unwrap(), Way::Open);
+        if swallow == Way::SwallowAnswer {
             back_to.lock().unwrap().take();
         }
-        if swallow != Way::SwallowQuestion as u8 && to.write_all(&bytes[..len]).is_err() {
+        if swallow != Way::SwallowQuestion && to.write_all(&bytes[..len]).is_err() {
             break;
         }
-        if swallow != Way::Open as u8 {
+        if swallow != Way::Open {
             break;
         }
     }
