@@ -102,6 +102,9 @@ impl SendQueue {
 
     /// The reverse of [`SendQueue::take_front`]: puts `front` before what is here.
     pub(super) fn put_front(&mut self, mut front: Self) {
+        if front.is_empty() {
+            return;
+        }
         if self.is_empty() {
             *self = front;
             return;
