@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! Which states of the protocol machines met which events (feature `protocol-coverage`).
 //!
-//! A machine declares its states and events by [`names!`], whose matches are exhaustive, so that a
+//! A machine declares its states and events by `names!`, whose matches are exhaustive, so that a
 //! new variant cannot be forgotten; and tells [`Machine::hit`] of every step. A cell (state, event)
 //! that is met for the first time in a process is written as one line to the file that
 //! `HOMING_COVERAGE` names, where any number of processes add theirs; without the variable nothing

@@ -8,8 +8,10 @@ use super::command::THROUGH_BYTES;
 /// The modules whose tests send messages.
 const MODULES: &[&str] = &["r1::", "r2_1::", "r2_4::", "r2_5::", "r2_6::", "r4::", "r5::"];
 
-/// Proves R2.1-5: what a handler and a caller see does not depend on whether a message was moved
-/// as a value or encoded.
+/// What a handler and a caller see does not depend on whether a message was moved as a value or
+/// encoded.
+///
+/// Proves R2.1-5.
 #[test]
 fn message_tests_pass_with_every_message_through_bytes() {
     if std::env::var_os(THROUGH_BYTES).is_some() {

@@ -72,8 +72,10 @@ fn a_seed_repeats_itself() {
     }
 }
 
-/// Proves R2.1-5: whether messages that stay on a node are moved as values or encoded changes
-/// nothing at all. The same seed makes the same steps in the same order.
+/// Whether messages that stay on a node are moved as values or encoded changes nothing at all: the
+/// same seed makes the same steps in the same order.
+///
+/// Proves R2.1-5.
 #[test]
 fn values_and_bytes_make_the_same_run() {
     for seed in [2, 3, 12] {

@@ -2,10 +2,10 @@
 //! The driver on io_uring ([`Uring`]), and here its lowest part: a ring whose face is safe.
 //!
 //! # What makes it safe
-//! An operation ([`Op`]) owns all that the kernel touches while it is under way: the descriptor,
-//! the bytes to send, the headers that describe them. A [`Ring`] keeps it from [`Ring::start`]
+//! An operation (`Op`) owns all that the kernel touches while it is under way: the descriptor,
+//! the bytes to send, the headers that describe them. A `Ring` keeps it from `Ring::start`
 //! until its last completion was taken, whatever has become of the stream meanwhile; only then
-//! [`Completion::done`] gives it back. Bytes received lie in buffers of the ring's own, which the
+//! `Completion::done` gives it back. Bytes received lie in buffers of the ring's own, which the
 //! kernel may write from the moment they are given to it until a completion names them.
 //!
 //! A completion carries the index of its operation in the ring's table and a serial number, never a
